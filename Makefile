@@ -1,0 +1,59 @@
+# Everything runs inside .venv; stamp files there say what has been installed.
+PYTHON ?= python3
+PYTEST_ARGS ?=
+BENCH_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+# -qq: errors only. The constraints pin every package, torch first of all: a looser request for
+# torch may resolve to a build with several gigabytes of GPU libraries.
+INSTALL := $(BIN)/python -m pip install -qq -c constraints.txt -e
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+MAKEFLAGS += --no-print-directory
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' Makefile
+
+demo: $(VENV)/.installed ## install into .venv, then run a short demonstration
+	@$(BIN)/pushsum demo
+
+test: lint ## all checks: lint, types, layers, tests and doctests (PYTEST_ARGS=...)
+	@OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 $(PYTEST_ARGS)
+
+lint: $(VENV)/.installed-dev ## the static checks alone: ruff, mypy, import-linter
+	@$(BIN)/ruff check -q
+	@out=$$($(BIN)/ruff format --check 2>&1) || { echo "$$out"; echo "To fix: $(BIN)/ruff format"; exit 1; }
+	@$(BIN)/mypy --no-error-summary src benchmarks
+	@out=$$($(BIN)/lint-imports 2>&1) || { echo "$$out"; exit 1; }
+
+bench: $(VENV)/.installed ## run the benchmarks (BENCH_ARGS=...)
+	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+clean: ## remove .venv and everything else that was generated
+	@rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	@find $(wildcard src tests benchmarks) -name __pycache__ -prune -exec rm -rf {} +
+
+$(VENV)/.created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "pushsum needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>/dev/null || echo missing)." >&2; \
+	  echo "Name another one: make $(firstword $(MAKECMDGOALS)) PYTHON=python3.12" >&2; exit 1; }
+# The second way is for Pythons that come without ensurepip.
+	@$(PYTHON) -m venv --clear $(VENV) >/dev/null 2>&1 || { \
+	  $(PYTHON) -m venv --clear --without-pip $(VENV) && \
+	  $(PYTHON) -m pip --python $(BIN)/python install -qq pip; }
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.created pyproject.toml constraints.txt
+	@echo "Installing pushsum into $(VENV) (once) ..."
+	@$(INSTALL) .
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.created pyproject.toml constraints.txt
+	@echo "Installing pushsum and its development tools into $(VENV) (once) ..."
+	@$(INSTALL) '.[dev]'
+	@touch $(VENV)/.installed $@
