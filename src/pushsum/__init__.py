@@ -1,0 +1,41 @@
+"""Decentralized learning over directed, time-varying networks.
+
+>>> import pushsum as ps
+>>> ps.topology.exponential(6).certificate().horizon
+3
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pushsum import algorithms, problems, protocol, theory, topology, weighting
+    from pushsum.engines.simulator import Iterate, iterate
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Iterate",
+    "algorithms",
+    "iterate",
+    "problems",
+    "protocol",
+    "theory",
+    "topology",
+    "weighting",
+]
+
+_HOME = {"Iterate": "pushsum.engines.simulator", "iterate": "pushsum.engines.simulator"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import parts on first use: `import pushsum` alone must not wait for torch."""
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    if name in __all__:
+        return import_module(f"pushsum.{name}")
+    raise AttributeError(f"module 'pushsum' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,510 @@
+"""Directed graph sequences: who may send to whom at step t = 1, 2, ...
+
+A topology knows three things: its edges at every step, what it guarantees about connectivity
+(Assumption 1), and, because the edges are a pure function of t, which messages a node still
+remembers at step t (the buffers of Algorithm 1).
+"""
+
+from abc import ABC, abstractmethod
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from math import gcd
+from typing import Any, TypeVar, final
+
+import networkx as nx
+import numpy as np
+import torch
+from torch import Tensor
+
+from pushsum.randomness import uniforms
+
+Union = TypeVar("Union")
+
+NEVER = 0  #: the step at which a node was heard that was not heard at all; steps count from 1
+
+
+class NotStronglyConnected(ValueError):
+    """Some node can never reach some other one, so Assumption 1 does not hold."""
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What a graph sequence guarantees.
+
+    Attributes:
+        period: B, the smallest window such that every B consecutive graphs together are
+            strongly connected.
+        diameter: Delta, the largest diameter of such a union.
+        horizon: H, the smallest number such that every product of H consecutive weight matrices
+            is entrywise positive. H <= (n - 1) B, and H = Delta for a graph that never changes;
+            the paper uses Delta * B in its place, which can be too small (docs/horizon.md).
+    """
+
+    period: int
+    diameter: int
+    horizon: int
+
+
+class Topology(ABC):
+    """A directed graph on nodes 0..n-1 for every step t = 1, 2, ...; self-loops always included."""
+
+    n: int
+    name: str
+
+    @property
+    @abstractmethod
+    def cycle(self) -> int | None:
+        """After how many steps the graphs repeat; None if they never do."""
+
+    @property
+    @abstractmethod
+    def degrees(self) -> tuple[int, int]:
+        """The smallest and the largest out-degree K at any step, self-loop counted."""
+
+    @abstractmethod
+    def edges(self, t: int) -> Tensor:
+        """The edges of step t as a (2, E) int64 tensor of senders and receivers, sorted."""
+
+    @abstractmethod
+    def certificate(self) -> Certificate:
+        """B, Delta and H; raises `NotStronglyConnected` if some node can never reach another."""
+
+    @property
+    @abstractmethod
+    def period(self) -> int:
+        """B alone, cheap enough for a million nodes: buffers expire after B steps."""
+
+    @abstractmethod
+    def last_heard(self, t: int) -> Tensor:
+        """For each edge i -> j of step t, the last step at which j reached i.
+
+        Only steps t-B .. t-1 count (older entries have expired); `NEVER` where there is none.
+        This is which snapshot `x_ij^(buff)` holds when node i computes its weights of step t.
+        """
+
+    @abstractmethod
+    def buffers(self, t: int) -> Tensor:
+        """Every live buffer at step t as a (3, L) tensor: holder i, heard j, step; i != j."""
+
+    def adjacency(self, t: int) -> Tensor:
+        """The graph of step t as an (n, n) bool tensor; [i, j] is True iff i sends to j."""
+        adjacency = torch.zeros(self.n, self.n, dtype=torch.bool)
+        senders, receivers = self.edges(t)
+        adjacency[senders, receivers] = True
+        return adjacency
+
+    @cached_property
+    def lookback(self) -> int:
+        """How many steps back a buffer that is ever used can lie."""
+        if self.cycle is None:
+            return self.period
+        steady = range(self.period + 1, self.period + self.cycle + 1)
+        oldest = ((t, self.last_heard(t)) for t in steady)
+        return max(t - int(torch.where(heard == NEVER, t, heard).min()) for t, heard in oldest)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+# --------------------------------------------------------------------------- the constructors
+
+
+def full(n: int) -> Topology:
+    """Everybody sends to everybody at every step.
+
+    >>> full(6).certificate()
+    Certificate(period=1, diameter=1, horizon=1)
+    """
+    n = _node_count(n)
+    return Circulant(n, (tuple(range(n)),), f"full({n})")
+
+
+def ring(n: int) -> Topology:
+    """Node i sends to node i + 1 (mod n) at every step.
+
+    >>> ring(7).certificate()
+    Certificate(period=1, diameter=6, horizon=6)
+    """
+    n = _node_count(n)
+    return Circulant(n, (_hops(n, 1),), f"ring({n})")
+
+
+def exponential(n: int) -> Topology:
+    """At step t node i sends to i + 2^p (mod n), p cycling through 0..ceil(log2 n) - 1.
+
+    >>> exponential(6).certificate()
+    Certificate(period=3, diameter=2, horizon=3)
+    """
+    n = _node_count(n)
+    powers = range(max(1, (n - 1).bit_length()))
+    return Circulant(n, tuple(_hops(n, 2**p) for p in powers), f"exponential({n})")
+
+
+def divide(n: int) -> Topology:
+    """Two complete clusters, 0..n//2-1 and the rest, joined by one two-way channel.
+
+    The channel joins the first node of each cluster, 0 and n//2.
+
+    >>> divide(6).certificate()
+    Certificate(period=1, diameter=3, horizon=3)
+    """
+    n = _node_count(n)
+    cluster = np.arange(n) >= n // 2
+    adjacency = cluster[:, None] == cluster[None, :]
+    adjacency[0, n // 2] = adjacency[n // 2, 0] = True
+    return Cyclic(n, (_sorted_edges(adjacency),), f"divide({n})")
+
+
+def random(
+    n: int, inner: float = 0.5, inter: float = 0.25, period: int = 8, seed: int = 0
+) -> Topology:
+    """Every one-way channel opens by chance; on the last step of each period all are open.
+
+    A channel inside a cluster (0..n//2-1 and the rest) opens with probability `inner`, one
+    between clusters with probability `inter`, independently of all others and of other steps.
+    The graph of step t is a function of (seed, t) alone: every process draws the same.
+
+    >>> random(6).certificate()
+    Certificate(period=8, diameter=1, horizon=8)
+    """
+    n = _node_count(n)
+    for name, p in (("inner", inner), ("inter", inter)):
+        if not 0 <= p <= 1:
+            raise ValueError(f"{name} = {p!r}: a probability lies in [0, 1]")
+    if isinstance(period, bool) or not isinstance(period, int) or period < 1:
+        raise ValueError(f"period = {period!r}: a period is an integer >= 1")
+    uniforms(seed, "graph", 0, shape=(1,))  # refuses a bad seed at the door
+    return Random(n, float(inner), float(inter), period, seed, f"random({n})")
+
+
+def from_graphs(graphs: Iterable[Any]) -> Topology:
+    """Your own graphs, cycled: networkx digraphs or square 0/1 arrays with [i, j] = i sends to j.
+
+    Self-loops are added where they are missing. The nodes of a networkx graph must be 0..n-1.
+
+    >>> from_graphs([[[0, 1], [0, 0]], [[0, 0], [1, 0]]]).certificate()
+    Certificate(period=2, diameter=1, horizon=2)
+    """
+    adjacencies = [_adjacency(g, position) for position, g in enumerate(graphs)]
+    if not adjacencies:
+        raise ValueError("from_graphs([]): give at least one graph")
+    sizes = sorted({len(a) for a in adjacencies})
+    if len(sizes) > 1:
+        raise ValueError(f"from_graphs: graphs of {sizes} nodes: all must have the same nodes")
+    return Cyclic(
+        sizes[0],
+        tuple(_sorted_edges(a) for a in adjacencies),
+        f"from_graphs({len(adjacencies)} x {sizes[0]} nodes)",
+    )
+
+
+# --------------------------------------------------------------------------- the three kinds
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class Circulant(Topology):
+    """Node i sends to i + h (mod n) for every hop h of the step; hops are cycled, 0 among them.
+
+    Every node sees the same picture, so node 0 stands for all and nothing here is n x n.
+    """
+
+    n: int
+    hops: tuple[tuple[int, ...], ...]
+    name: str
+
+    @property
+    def cycle(self) -> int:
+        return len(self.hops)
+
+    @property
+    def degrees(self) -> tuple[int, int]:
+        return min(map(len, self.hops)), max(map(len, self.hops))
+
+    def edges(self, t: int) -> Tensor:
+        receivers = self._targets(t).sort(dim=1).values
+        senders = torch.arange(self.n).repeat_interleave(receivers.shape[1])
+        return torch.stack([senders, receivers.flatten()])
+
+    @cached_property
+    def period(self) -> int:
+        # hops h1, h2, ... make a strongly connected circulant iff gcd(n, h1, h2, ...) = 1
+        return _smallest_window(self.cycle, self._union, lambda hops: gcd(self.n, *hops) == 1)
+
+    def certificate(self) -> Certificate:
+        starts = range(self.cycle)
+        unions = [self._union(start, self.period) for start in starts]
+        return Certificate(
+            self.period,
+            diameter=max(self._steps_to_all([u], 0) for u in unions),
+            horizon=max(1, *(self._steps_to_all(self.hops, start) for start in starts)),
+        )
+
+    def last_heard(self, t: int) -> Tensor:
+        answered = {(-h) % self.n: step for h, step in self._arrivals(t).items()}
+        hops = self.hops[(t - 1) % self.cycle]
+        heard = torch.tensor([answered.get(h, NEVER) for h in hops])
+        order = self._targets(t).sort(dim=1).indices
+        return heard[order].flatten()
+
+    def buffers(self, t: int) -> Tensor:
+        arrivals = self._arrivals(t)
+        hops = torch.tensor(list(arrivals), dtype=torch.int64)
+        steps = torch.tensor(list(arrivals.values()), dtype=torch.int64)
+        heard, order = ((torch.arange(self.n)[:, None] - hops) % self.n).sort(dim=1)
+        holders = torch.arange(self.n).repeat_interleave(len(arrivals))
+        return torch.stack([holders, heard.flatten(), steps[order].flatten()])
+
+    def _targets(self, t: int) -> Tensor:
+        hops = torch.tensor(self.hops[(_step(t) - 1) % self.cycle])
+        return (torch.arange(self.n)[:, None] + hops) % self.n
+
+    def _arrivals(self, t: int) -> dict[int, int]:
+        """Hop -> the last step within the buffers' lifetime at which it was used."""
+        window = range(max(1, t - self.period), t)
+        return {h: s for s in window for h in self.hops[(s - 1) % self.cycle] if h != 0}
+
+    def _union(self, start: int, length: int) -> frozenset[int]:
+        return frozenset(h for s in range(length) for h in self.hops[(start + s) % self.cycle])
+
+    def _steps_to_all(self, hops: Sequence[Iterable[int]], start: int) -> int:
+        reached = np.zeros(self.n, dtype=bool)
+        reached[0] = True
+        steps = 0
+        while not reached.all():
+            current = hops[(start + steps) % len(hops)]
+            reached = np.logical_or.reduce([np.roll(reached, h) for h in current])
+            steps += 1
+        return steps
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class Cyclic(Topology):
+    """Any graphs, repeated for ever."""
+
+    n: int
+    graphs: tuple[Tensor, ...] = field(repr=False)
+    name: str
+
+    @property
+    def cycle(self) -> int:
+        return len(self.graphs)
+
+    @cached_property
+    def degrees(self) -> tuple[int, int]:
+        counts = [senders.bincount(minlength=self.n) for senders, _ in self.graphs]
+        return min(int(c.min()) for c in counts), max(int(c.max()) for c in counts)
+
+    def edges(self, t: int) -> Tensor:
+        return self.graphs[(_step(t) - 1) % self.cycle]
+
+    @cached_property
+    def period(self) -> int:
+        self._refuse_unreachable()
+        return _smallest_window(self.cycle, self._union, self._strongly_connected)
+
+    def certificate(self) -> Certificate:
+        starts = range(self.cycle)
+        unions = [self._union(start, self.period) for start in starts]
+        return Certificate(
+            self.period,
+            diameter=max(_steps_to_all(self.n, [u], 0) for u in unions),
+            horizon=max(1, *(_steps_to_all(self.n, self.graphs, start) for start in starts)),
+        )
+
+    def last_heard(self, t: int) -> Tensor:
+        return _last_heard(self, t)
+
+    def buffers(self, t: int) -> Tensor:
+        return _buffers(self, t)
+
+    def _union(self, start: int, length: int) -> Tensor:
+        parts = [self.graphs[(start + s) % self.cycle] for s in range(min(length, self.cycle))]
+        return parts[0] if len(parts) == 1 else torch.unique(torch.cat(parts, dim=1), dim=1)
+
+    def _strongly_connected(self, edges: Tensor) -> bool:
+        return all(bool(_reachable(self.n, e).all()) for e in (edges, edges.flip(0)))
+
+    def _refuse_unreachable(self) -> None:
+        edges = self._union(0, self.cycle)
+        for direction, path in (
+            (edges, "from node 0 to {}"),
+            (edges.flip(0), "from {} to node 0"),
+        ):
+            lost = (~_reachable(self.n, direction)).nonzero().flatten().tolist()
+            if lost:
+                nodes = ", ".join(map(str, lost[:8])) + (", ..." if len(lost) > 8 else "")
+                which = path.format(f"node{'s' * (len(lost) > 1)} {nodes}")
+                raise NotStronglyConnected(
+                    f"{self.name}: there is no path {which}, at any step: "
+                    "add edges until every node can reach every other"
+                )
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class Random(Topology):
+    """Channels that open by chance; see `random`."""
+
+    n: int
+    inner: float
+    inter: float
+    open_every: int
+    seed: int
+    name: str
+
+    @property
+    def cycle(self) -> None:
+        return None
+
+    @property
+    def degrees(self) -> tuple[int, int]:
+        return self._guaranteed.degrees
+
+    def edges(self, t: int) -> Tensor:
+        return self._drawn(_step(t))
+
+    @property
+    def period(self) -> int:
+        return self._guaranteed.period
+
+    def certificate(self) -> Certificate:
+        return self._guaranteed.certificate()
+
+    def last_heard(self, t: int) -> Tensor:
+        return _last_heard(self, t)
+
+    def buffers(self, t: int) -> Tensor:
+        return _buffers(self, t)
+
+    @cached_property
+    def _drawn(self) -> Callable[[int], Tensor]:
+        """The graph of a step; the last few are kept, since buffers look back over a period."""
+
+        def draw(t: int) -> Tensor:
+            if t % self.open_every == 0:
+                return _sorted_edges(np.ones((self.n, self.n), dtype=bool))
+            chance = uniforms(self.seed, "graph", t, shape=(self.n, self.n))
+            return _sorted_edges(chance < self._probabilities)
+
+        return lru_cache(maxsize=self.open_every + 1)(draw)
+
+    @cached_property
+    def _probabilities(self) -> np.ndarray:
+        cluster = np.arange(self.n) >= self.n // 2
+        return np.where(cluster[:, None] == cluster[None, :], self.inner, self.inter)
+
+    @cached_property
+    def _guaranteed(self) -> Topology:
+        """The channels that are certain to be open: what can be promised of every draw."""
+        certain = self._probabilities >= 1
+        everything = np.ones((self.n, self.n), dtype=bool)
+        return from_graphs([certain] * (self.open_every - 1) + [everything])
+
+
+# --------------------------------------------------------------------------- pieces they share
+
+
+def _node_count(n: int) -> int:
+    if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
+        raise ValueError(f"n = {n!r}: the number of nodes is an integer >= 1")
+    return int(n)
+
+
+def _step(t: int) -> int:
+    if t < 1:
+        raise ValueError(f"t = {t!r}: steps count from 1")
+    return t
+
+
+def _hops(n: int, hop: int) -> tuple[int, ...]:
+    return (0,) if hop % n == 0 else (0, hop % n)
+
+
+def _adjacency(graph: Any, position: int) -> np.ndarray:
+    if isinstance(graph, nx.Graph):
+        if set(graph) != set(range(len(graph))):
+            nodes = sorted(graph, key=str)[:8]
+            raise ValueError(f"graph {position}: its nodes must be 0..n-1, not {nodes}")
+        array = np.zeros((len(graph), len(graph)))
+        for i, j in graph.edges():
+            array[i, j] = 1
+            if not graph.is_directed():
+                array[j, i] = 1
+    else:
+        array = np.asarray(graph)
+    if array.ndim != 2 or array.shape[0] != array.shape[1] or array.size == 0:
+        raise ValueError(f"graph {position}: an adjacency is a square array, not {array.shape}")
+    if not np.isin(array, (0, 1)).all():
+        raise ValueError(f"graph {position}: an adjacency holds 0 and 1 only")
+    return np.not_equal(array, 0)
+
+
+def _sorted_edges(adjacency: np.ndarray) -> Tensor:
+    return torch.from_numpy(np.stack(np.nonzero(adjacency | np.eye(len(adjacency), dtype=bool))))
+
+
+def _smallest_window(
+    cycle: int, union: Callable[[int, int], Union], connected: Callable[[Union], bool]
+) -> int:
+    """The smallest B such that every window of B steps of the cycle has a connected union."""
+
+    def every_window(length: int) -> bool:
+        return all(connected(union(start, length)) for start in range(cycle))
+
+    lengths = range(1, cycle + 1)
+    return lengths[bisect_left(lengths, True, key=every_window)]
+
+
+def _reachable(n: int, edges: Tensor) -> Tensor:
+    """Which nodes node 0 reaches along `edges`."""
+    reached = torch.zeros(n, dtype=torch.bool)
+    reached[0] = True
+    while True:
+        grown = reached.index_put((edges[1][reached[edges[0]]],), torch.tensor(True))
+        if torch.equal(grown, reached):
+            return reached
+        reached = grown
+
+
+def _steps_to_all(n: int, graphs: Sequence[Tensor], start: int) -> int:
+    """How many steps from `start` on until every node has reached every node.
+
+    One bit per pair of nodes: row j holds the set of nodes that have reached j so far.
+    """
+    reached = np.packbits(np.eye(n, dtype=bool), axis=1)
+    everybody = np.packbits(np.ones(n, dtype=bool))
+    steps = 0
+    while not (reached == everybody).all():
+        senders, receivers = graphs[(start + steps) % len(graphs)].numpy()
+        order = np.argsort(receivers, kind="stable")
+        first = np.searchsorted(receivers[order], np.arange(n))
+        reached = np.bitwise_or.reduceat(reached[senders[order]], first, axis=0)
+        steps += 1
+    return steps
+
+
+def _last_heard(topology: Topology, t: int) -> Tensor:
+    senders, receivers = topology.edges(t)
+    wanted = receivers * topology.n + senders  # the message that came the other way
+    heard = torch.full_like(wanted, NEVER)
+    for s in range(max(1, t - topology.period), t):
+        channels = topology.edges(s)
+        used = channels[0] * topology.n + channels[1]
+        heard[torch.isin(wanted, used)] = s
+    heard[senders == receivers] = NEVER
+    return heard
+
+
+def _buffers(topology: Topology, t: int) -> Tensor:
+    last: dict[int, int] = {}
+    for s in range(max(1, t - topology.period), t):
+        senders, receivers = topology.edges(s)
+        apart = senders != receivers
+        keys = receivers[apart] * topology.n + senders[apart]
+        last.update(dict.fromkeys(keys.tolist(), s))
+    pairs = torch.tensor(sorted(last.items()), dtype=torch.int64).reshape(-1, 2)
+    return torch.stack([pairs[:, 0] // topology.n, pairs[:, 0] % topology.n, pairs[:, 1]])

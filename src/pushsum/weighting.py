@@ -1,0 +1,276 @@
+"""How much each sender gives: weight matrices that satisfy Definition 1.
+
+`W[j, i]` is what node i gives to node j. Definition 1 asks that every column sums to 1, that
+`W[j, i] > 0` exactly where i sends to j, and that no positive entry lies below some delta > 0.
+
+A node decides alone, from its out-degree and from its buffers (how far away the neighbours were
+when it last heard them). The built-in weightings state what a node gives to *one* neighbour; the
+rest stays at home. A weighting of your own is any function
+
+    weights(adjacency, squared_distances) -> W
+
+of the (n, n) bool adjacency and the (n, n) float64 squared distances, with
+`squared_distances[i, j] = ||x_ii^(buff) - x_ij^(buff)||^2`; see `own`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import isfinite
+from typing import Literal, final
+
+import torch
+from torch import Tensor
+
+#: What a weighting must know of the buffers: nothing, those of the nodes it sends to, or all.
+Sight = Literal["nothing", "neighbours", "buffers"]
+
+Matrix = Callable[[Tensor, Tensor], Tensor]
+
+_GRAIN = 2.0**53  # weights are multiples of 2^-53, so that sums of them are exact in float64
+
+
+class Weighting(ABC):
+    """A rule that turns a graph and squared distances into a weight matrix."""
+
+    name: str
+    sight: Sight
+
+    @abstractmethod
+    def matrix(self, adjacency: Tensor, squared_distances: Tensor) -> Tensor:
+        """The (n, n) float64 weight matrix; `W[j, i]` is what node i gives to node j."""
+
+    @abstractmethod
+    def floor(self, max_degree: int) -> float:
+        """delta of Definition 1: no positive weight is smaller, if out-degrees are at most this."""
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class Shares(Weighting):
+    """A weighting that says what a node gives to one neighbour; the rest stays at home.
+
+    Attributes:
+        share: (K_i, d_ij^2, scale_i) -> w_ji, elementwise over edges i -> j, i != j: out-degree,
+            squared distance, and the mean of node i's positive squared distances (0 if none).
+        smallest: K_max -> the smallest share that can occur.
+    """
+
+    name: str
+    sight: Sight
+    share: Callable[[Tensor, Tensor, Tensor], Tensor]
+    smallest: Callable[[int], float]
+
+    def matrix(self, adjacency: Tensor, squared_distances: Tensor) -> Tensor:
+        adjacency = adjacency.bool()
+        d2 = squared_distances.double()
+        senders, receivers = adjacency.nonzero().T
+        scale = d2.sum(1) / (d2 > 0).sum(1).clamp(min=1)
+        weights = self.along(
+            senders, receivers, len(adjacency), d2[senders, receivers], scale[senders]
+        )
+        return dense(len(adjacency), senders, receivers, weights)
+
+    def along(
+        self, senders: Tensor, receivers: Tensor, n: int, d2: Tensor, scale: Tensor
+    ) -> Tensor:
+        """The weights along a list of edges that holds every self-loop; (E,) float64."""
+        degree = torch.bincount(senders, minlength=n).double()[senders]
+        away = senders != receivers
+        return keep_the_rest(senders, away, self.share(degree, d2, scale), n)
+
+    def floor(self, max_degree: int) -> float:
+        return self.smallest(max_degree) if max_degree > 1 else 1.0
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class Own(Weighting):
+    """A user's function, checked against Definition 1 at every step."""
+
+    name: str
+    function: Matrix
+    smallest: float
+    sight: Sight = "buffers"
+
+    def matrix(self, adjacency: Tensor, squared_distances: Tensor) -> Tensor:
+        W = torch.as_tensor(self.function(adjacency, squared_distances)).double()
+        check_definition_1(W, adjacency, self.smallest, self.name)
+        receivers, senders = (adjacency.T).nonzero().T
+        weights = keep_the_rest(senders, senders != receivers, W[receivers, senders], len(W))
+        return dense(len(W), senders, receivers, weights)
+
+    def floor(self, max_degree: int) -> float:
+        return self.smallest
+
+
+# --------------------------------------------------------------------------- the rules
+
+
+def uniform() -> Weighting:
+    """Everybody gets the same: w = 1 / K_i. The original Push-SUM.
+
+    >>> uniform().matrix(torch.ones(2, 2), torch.zeros(2, 2)).tolist()
+    [[0.5, 0.5], [0.5, 0.5]]
+    """
+    return Shares("uniform", "nothing", lambda K, d2, scale: 1 / K, lambda K: 1 / K)
+
+
+def lazy(c: float) -> Weighting:
+    """A constant fraction of the uniform weight, w = c / K_i; the rest stays at home.
+
+    The control that tells adapting from merely being slow: Moreau weights, too, are smaller than
+    uniform ones. `lazy(1)` is `uniform()`.
+    """
+    if not 0 < c <= 1:
+        raise ValueError(f"c = {c!r}: a lazy weighting needs 0 < c <= 1 (1 is uniform)")
+    return Shares(f"lazy(c={c:g})", "nothing", lambda K, d2, scale: c / K, lambda K: c / K)
+
+
+def moreau(k: float, v: float) -> Weighting:
+    """Moreau weighting: the further away a neighbour was last heard, the more it is given.
+
+        w_ji = (1 - v) / (K_i (1 + v)) * (1 + v - exp(-k d_ij^2)),   j != i
+
+    which lies in [v (1 - v) / ((1 + v) K_i), (1 - v) / K_i), whatever the distance; the paper's
+    gamma cancels. Good values of k depend on the model, since k multiplies a squared distance in
+    parameter space; `scale_free_moreau` does not have that problem.
+    """
+    if not (k > 0 and isfinite(k)):
+        raise ValueError(f"k = {k!r}: Moreau weighting needs a finite k > 0")
+    _check_v(v)
+    return Shares(
+        f"moreau(k={k:g}, v={v:g})",
+        "neighbours",
+        lambda K, d2, scale: _moreau_share(K, k * d2, v),
+        lambda K: _moreau_floor(K, v),
+    )
+
+
+def scale_free_moreau(c: float = 1.0, v: float = 0.1) -> Weighting:
+    """Moreau weighting with k_i = c / (mean of the squared distances in node i's live buffers).
+
+    Scaling all parameters by any factor leaves the weights as they are, so c needs no tuning to
+    the model. Definition 1 holds because Moreau's bounds on w do not depend on k: it may differ
+    from node to node and from step to step. A node that has heard nobody, or whose neighbours all
+    agree with it, has no scale; its weights are on the floor, as with any k at distance 0.
+    """
+    if not (c > 0 and isfinite(c)):
+        raise ValueError(f"c = {c!r}: scale-free Moreau weighting needs a finite c > 0")
+    _check_v(v)
+
+    def share(K: Tensor, d2: Tensor, scale: Tensor) -> Tensor:
+        return _moreau_share(K, torch.where(scale > 0, c * d2 / scale, 0.0), v)
+
+    return Shares(
+        f"scale_free_moreau(c={c:g}, v={v:g})", "buffers", share, lambda K: _moreau_floor(K, v)
+    )
+
+
+def own(function: Matrix, floor: float = 1e-6) -> Weighting:
+    """A weighting of your own, `function(adjacency, squared_distances) -> W`.
+
+    Its result is checked against Definition 1 at every step, with `floor` as delta. A rounding
+    gap below 1e-6 in a column's sum is closed on the diagonal, so that mass is conserved exactly.
+    A plain function may be given wherever a weighting is expected; `own` is there for the floor.
+
+    >>> def half_stays(adjacency, squared_distances):
+    ...     away = adjacency.T.double().fill_diagonal_(0)
+    ...     away /= 2 * away.sum(0)
+    ...     return away + torch.diag(1 - away.sum(0))
+    >>> own(half_stays).matrix(torch.ones(3, 3, dtype=torch.bool), torch.zeros(3, 3))[0].tolist()
+    [0.5, 0.25, 0.25]
+    """
+    if not 0 < floor <= 1:
+        raise ValueError(f"floor = {floor!r}: the smallest weight lies in (0, 1]")
+    name = getattr(function, "__name__", type(function).__name__)
+    return Own(name, function, floor)
+
+
+def as_weighting(weighting: Weighting | Matrix) -> Weighting:
+    """Accept a plain function where a weighting is expected."""
+    if isinstance(weighting, Weighting):
+        return weighting
+    if callable(weighting):
+        return own(weighting)
+    raise ValueError(
+        f"weighting = {weighting!r}: give one of pushsum.weighting, such as uniform(), "
+        "or a function (adjacency, squared_distances) -> W"
+    )
+
+
+# --------------------------------------------------------------------------- the pieces
+
+
+def check_definition_1(W: Tensor, adjacency: Tensor, floor: float, name: str) -> None:
+    """Refuse a weight matrix that breaks Definition 1, naming the first column that does."""
+    if W.shape != adjacency.shape:
+        raise ValueError(
+            f"weighting {name}: W has shape {tuple(W.shape)}, expected {tuple(adjacency.shape)}"
+        )
+
+    def refuse(bad: Tensor, problem: Callable[[int, int], str]) -> None:
+        if bool(bad.any()):
+            column, row = bad.T.nonzero()[0].tolist()
+            raise ValueError(f"weighting {name}: column {column} of W {problem(row, column)}")
+
+    support = adjacency.T.bool()
+    refuse(
+        ~W.isfinite(),
+        lambda row, column: f"has {W[row, column]:g} for node {row}: weights must be finite",
+    )
+    refuse(
+        ~support & (W != 0),
+        lambda row, column: (
+            f"gives {W[row, column]:g} to node {row}, but node {column} does not send to "
+            f"node {row} at this step: put 0 where adjacency[{column}, {row}] is False"
+        ),
+    )
+    refuse(
+        support & (W < floor * (1 - 1e-9)),
+        lambda row, column: (
+            f"gives {W[row, column]:g} to node {row}, below the floor {floor:g}: raise the "
+            "weight, or state a smaller floor with weighting.own(function, floor=...)"
+        ),
+    )
+    refuse(
+        ((W.sum(0) - 1).abs() > 1e-6)[None, :] & torch.eye(len(W), dtype=torch.bool),
+        lambda row, column: (
+            f"sums to {W[:, column].sum():.9g}, not 1: node {column} must give away exactly "
+            "what it holds (keep the rest in W[i, i])"
+        ),
+    )
+
+
+def keep_the_rest(senders: Tensor, away: Tensor, shares: Tensor, n: int) -> Tensor:
+    """Give `shares` along the edges that lead away and keep the rest at home.
+
+    Shares are rounded to multiples of 2^-53: their sums are then exact in float64, in any order,
+    so each column sums to exactly 1 and push-sum loses no mass to the weights.
+    """
+    given = torch.where(away, (shares * _GRAIN).round() / _GRAIN, 0.0)
+    total = torch.zeros(n, dtype=torch.float64).index_add_(0, senders, given)
+    return torch.where(away, given, 1 - total[senders])
+
+
+def dense(n: int, senders: Tensor, receivers: Tensor, weights: Tensor) -> Tensor:
+    """Edge weights as an (n, n) matrix, `W[receiver, sender]`."""
+    W = torch.zeros(n, n, dtype=weights.dtype)
+    W[receivers, senders] = weights
+    return W
+
+
+def _moreau_share(K: Tensor, exponent: Tensor, v: float) -> Tensor:
+    return (1 - v) / (K * (1 + v)) * (1 + v - torch.exp(-exponent))
+
+
+def _moreau_floor(K: int, v: float) -> float:
+    return v * (1 - v) / ((1 + v) * K)
+
+
+def _check_v(v: float) -> None:
+    if not 0 < v < 1:
+        raise ValueError(f"v = {v!r}: Moreau weighting needs 0 < v < 1")
