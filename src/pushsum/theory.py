@@ -1,0 +1,336 @@
+"""What the paper proves, as functions: Lemmas 1-2, Theorems 1-2 and Corollaries 1-3.
+
+All of it rests on p = delta^H, where delta is the smallest weight (Definition 1) and H the horizon,
+the number of steps after which everybody has heard from everybody. The paper writes Delta * B in
+place of H; that is right for a graph that never changes and can fail when it does
+(docs/horizon.md). `Constants.published` gives the paper's own expression.
+
+p is astronomically small for all but tiny networks, so everything here is a natural logarithm;
+`log_` in a name says so. Norms of matrices are entrywise: `l1` is the sum of absolute values.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from math import exp, expm1, inf, isfinite, log, log1p, sqrt
+from typing import NamedTuple, Protocol
+
+from torch import Tensor
+
+from pushsum.topology import Topology
+from pushsum.weighting import Matrix, Weighting, as_weighting
+
+
+@dataclass(frozen=True)
+class Constants:
+    """The constants of the theory for one network.
+
+    Attributes:
+        n: N, the number of nodes.
+        delta: the smallest weight, Definition 1.
+        horizon: H (or the paper's Delta * B, from `published`).
+        max_degree: K_max, the largest out-degree.
+        note: a warning worth showing beside any figure, or ''.
+    """
+
+    n: int
+    delta: float
+    horizon: int
+    max_degree: int
+    note: str = ""
+
+    @property
+    def log_p(self) -> float:
+        """log(delta^H), the smallest entry of a product of H consecutive weight matrices."""
+        return self.horizon * log(self.delta)
+
+    @property
+    def log_C(self) -> float:
+        """log C, C = 4 / delta^H."""
+        return log(4) - self.log_p
+
+    @property
+    def log_lambda(self) -> float:
+        """log lambda, lambda = (1 - delta^H)^(1/H); -inf where lambda = 0 (a single node)."""
+        return log1p(-exp(self.log_p)) / self.horizon if self.log_p < 0 else -inf
+
+    @property
+    def log_gap(self) -> float:
+        """log(1 - lambda), also where lambda itself rounds to 1."""
+        tiny = self.log_p < log(1e-8)
+        return self.log_p - log(self.horizon) if tiny else log(-expm1(self.log_lambda))
+
+    @property
+    def C(self) -> float:
+        """C = 4 / delta^H; inf if it does not fit a float."""
+        return _exp(self.log_C)
+
+    @property
+    def lam(self) -> float:
+        """lambda = (1 - delta^H)^(1/H)."""
+        return exp(self.log_lambda)
+
+
+def constants(topology: Topology, weighting: Weighting | Matrix) -> Constants:
+    """The constants for a graph sequence and a weighting, with the horizon H.
+
+    >>> from pushsum import topology, weighting
+    >>> full = constants(topology.full(6), weighting.uniform())
+    >>> round(full.C, 9), round(full.lam, 4)
+    (24.0, 0.8333)
+    """
+    certificate = topology.certificate()
+    H, published = certificate.horizon, certificate.diameter * certificate.period
+    note = (
+        f"H = {H} is larger than the paper's Delta * B = {published}: "
+        "the paper's own bounds need not hold on this sequence"
+        if H > max(1, published)
+        else ""
+    )
+    return _constants(topology, as_weighting(weighting), H, note)
+
+
+def published(topology: Topology, weighting: Weighting | Matrix) -> Constants:
+    """The same with the paper's Delta * B in place of H."""
+    certificate = topology.certificate()
+    exponent = max(1, certificate.diameter * certificate.period)
+    note = constants(topology, weighting).note
+    return _constants(topology, as_weighting(weighting), exponent, note)
+
+
+def _constants(topology: Topology, weighting: Weighting, horizon: int, note: str) -> Constants:
+    _, K = topology.degrees
+    return Constants(topology.n, weighting.floor(K), horizon, K, note)
+
+
+# --------------------------------------------------------------------------- consensus
+
+
+def log_lemma1(c: Constants, t: int, s: int) -> float:
+    """Lemma 1: |[W(t) ... W(s)]_ij - phi_i(t)| <= 2 lambda^(t-s), for s <= t.
+
+    phi(t) = a(t) / N serves for every s.
+    """
+    return log(2) + _power(c.log_lambda, t - s)
+
+
+def log_lemma2(c: Constants, t: int) -> float:
+    """Lemma 2: every row sum of W(t) ... W(1) is at least N delta^H once t >= H, delta^H before."""
+    return (log(c.n) if t >= c.horizon else 0.0) + c.log_p
+
+
+class Run(Protocol):
+    """What the bound looks at in a record of `pushsum.iterate`."""
+
+    @property
+    def t(self) -> int: ...
+    @property
+    def x(self) -> Tensor: ...
+    @property
+    def y(self) -> Tensor: ...
+    @property
+    def pushed(self) -> Tensor: ...
+
+
+class Beside(NamedTuple):
+    """Measured distance and bound after step t."""
+
+    t: int
+    distance: float  #: max_i ||y_i - mean of x||_1
+    log_bound: float  #: log of Theorem 1's bound on it
+
+
+class ConsensusBound:
+    """Theorem 1, laid beside a run.
+
+        ||y_i(t) - xbar(t)||_1 <= C_t (lambda^(t-1) ||X(0)||_1 + sum_s lambda^(t-s) ||eps(s)||_1)
+
+    with C_t = C / N for t >= H and C before; eps(s), s = 1..t, is the perturbation applied in
+    step s. Feed the perturbations' norms in order:
+
+    >>> from pushsum import topology, weighting
+    >>> bound = ConsensusBound(constants(topology.full(4), weighting.uniform()), x0_l1=8.0)
+    >>> round(exp(bound.after(0.0)), 6), round(exp(bound.after(2.0)), 6)
+    (32.0, 32.0)
+    """
+
+    def __init__(self, c: Constants, x0_l1: float) -> None:
+        self._c = c
+        self._x0_l1 = x0_l1
+        self._t = 0
+        self._drift = 0.0  # sum_s lambda^(t-s) ||eps(s)||_1
+
+    def after(self, perturbation_l1: float) -> float:
+        """Advance one step; the logarithm of the bound after it."""
+        c = self._c
+        self._t += 1
+        self._drift = c.lam * self._drift + perturbation_l1
+        start = exp(_power(c.log_lambda, self._t - 1)) * self._x0_l1
+        scale = c.log_C - (log(c.n) if self._t >= c.horizon else 0.0)
+        return scale + _log(start + self._drift)
+
+
+def theorem1(c: Constants, x0: Tensor, run: Iterable[Run]) -> Iterator[Beside]:
+    """Lay Theorem 1 beside a run: after every step the measured distance and the bound.
+
+    For the four algorithms whose perturbation enters before the exchange, i.e. all but S-ADDOPT.
+    """
+    before = x0
+    bound = ConsensusBound(c, float(x0.double().abs().sum()))
+    for record in run:
+        perturbation = (record.pushed - before).double().abs().sum()
+        before = record.x
+        average = record.x.double().mean(0)
+        distance = (record.y.double() - average).abs().sum(1).max()
+        yield Beside(record.t, float(distance), bound.after(float(perturbation)))
+
+
+# --------------------------------------------------------------------------- optimization
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What Theorem 2 asks of the problem and the start.
+
+    Attributes:
+        L: smoothness of every f_i (Assumption 2).
+        sigma: sampling noise, E||grad F_i - grad f_i||^2 <= sigma^2 (Assumption 3).
+        kappa: statistical diversity, mean_i ||grad f_i - grad f||^2 <= kappa^2 (Assumption 3).
+        gap: f(xbar(0)) - f*.
+        x0_fro: ||X(0)||_F.
+    """
+
+    L: float
+    sigma: float
+    kappa: float
+    gap: float
+    x0_fro: float
+
+
+@dataclass(frozen=True)
+class GradientBound:
+    """Theorem 2's bound on mean_t E||grad f(xbar(t))||^2, term by term, in logarithms."""
+
+    log_start: float  #: (2 - 2 beta) / (gamma T) (f(xbar(0)) - f*)
+    log_x0: float  #: (4 L^2 + 12 C^2 N L^2 / (1 - lambda^2)) / T ||X(0)||_F^2
+    log_noise: float  #: gamma L / (N (1 - beta)^2) sigma^2
+    log_drift_noise: float  #: 18 gamma^2 C^2 L^2 / (1 - alpha)^4 (1 + N^2 H / T) sigma^2
+    log_diversity: float  #: 72 gamma^2 C^2 L^2 / (1 - alpha)^4 (1 + N^2 H / T) kappa^2
+
+    @property
+    def log_total(self) -> float:
+        """The bound itself."""
+        return _log_sum(
+            self.log_start,
+            self.log_x0,
+            self.log_noise,
+            self.log_drift_noise,
+            self.log_diversity,
+        )
+
+
+def log_largest_step_size(c: Constants, L: float, momentum: float = 0.0) -> float:
+    """The largest step size that Theorem 2 allows.
+
+        gamma <= min{(1 - alpha)^2 / (12 sqrt(2) C N L), (1 - beta)^2 / (2 L (1 + beta))},
+
+    alpha = max(lambda, beta), which the paper defines only in its Corollary 5.
+    """
+    network = 2 * _log_one_minus_alpha(c, momentum) - log(12 * sqrt(2) * c.n * L) - c.log_C
+    return min(network, log((1 - momentum) ** 2 / (2 * L * (1 + momentum))))
+
+
+def theorem2(
+    c: Constants, problem: Objective, log_lr: float, steps: int, momentum: float = 0.0
+) -> GradientBound:
+    """Theorem 2 for MSGAP after `steps` = T steps; with momentum 0 it is Corollary 2, SGAP.
+
+    The step size is given as a logarithm because the largest one that the theorem allows seldom
+    fits a float. Raises ValueError where the theorem says nothing: a step size that is too large,
+    or T <= H.
+    """
+    if not 0 <= momentum < 1:
+        raise ValueError(f"momentum = {momentum!r}: momentum lies in [0, 1)")
+    if steps <= c.horizon:
+        raise ValueError(f"steps = {steps}: Theorem 2 speaks of more than H = {c.horizon} steps")
+    largest = log_largest_step_size(c, problem.L, momentum)
+    if log_lr > largest + 1e-12:
+        raise ValueError(
+            f"log_lr = {log_lr:.6g}: Theorem 2 allows at most {largest:.6g} on this network"
+        )
+    log_T, log_N, log_L = log(steps), log(c.n), _log(problem.L)
+    # 1 - lambda^2 = (1 - lambda)(1 + lambda)
+    log_spread = log(12) + 2 * c.log_C + log_N - c.log_gap - log1p(c.lam)
+    drift = (
+        2 * (log_lr + c.log_C + log_L)
+        - 4 * _log_one_minus_alpha(c, momentum)
+        + log1p(c.n**2 * c.horizon / steps)
+    )
+    return GradientBound(
+        log_start=log(2 - 2 * momentum) - log_lr - log_T + _log(problem.gap),
+        log_x0=2 * log_L - log_T + _log_sum(log(4), log_spread) + 2 * _log(problem.x0_fro),
+        log_noise=log_lr + log_L - log_N - 2 * log(1 - momentum) + 2 * _log(problem.sigma),
+        log_drift_noise=log(18) + drift + 2 * _log(problem.sigma),
+        log_diversity=log(72) + drift + 2 * _log(problem.kappa),
+    )
+
+
+def corollary1(
+    c: Constants, problem: Objective, steps: int, momentum: float = 0.0, scale: float = 1.0
+) -> GradientBound:
+    """Corollary 1 (MSGAP): Theorem 2 at gamma = scale * sqrt(N / T), for T large enough.
+
+    Its orders O(1/sqrt(NT)), O(sigma^2/sqrt(NT)) and O(N kappa^2/T) hide C >= 4 N and
+    1/(1 - alpha)^4, which depend on N; here they are not hidden.
+    """
+    return theorem2(c, problem, log(scale) + (log(c.n) - log(steps)) / 2, steps, momentum)
+
+
+def corollary2(c: Constants, problem: Objective, steps: int, scale: float = 1.0) -> GradientBound:
+    """Corollary 2 (SGAP): Corollary 1 without momentum."""
+    return corollary1(c, problem, steps, 0.0, scale)
+
+
+def log_steps_for_corollary1(
+    c: Constants, L: float, momentum: float = 0.0, scale: float = 1.0
+) -> float:
+    """How large "sufficiently large T" is: from there gamma = scale sqrt(N/T) is allowed."""
+    return log(c.n) + 2 * (log(scale) - log_largest_step_size(c, L, momentum))
+
+
+def log_sgp_P(c: Constants, d: int) -> float | None:
+    """Corollary 3 (SGP): log of P's bound 2 sqrt(d) K^H / (1 - N K^-H)^((H+2)/(H+1)), K = K_max.
+
+    None where it does not exist, because N K_max^-H = 1: on the fully connected network, say.
+    SGP's term of statistical diversity is O(N P^2 kappa^2 / T), which grows with the number of
+    parameters d.
+    """
+    log_reach = c.horizon * log(c.max_degree)
+    log_share = log(c.n) - log_reach
+    if log_share >= -1e-12:
+        return None
+    exponent = (c.horizon + 2) / (c.horizon + 1)
+    return log(2) + log(d) / 2 + log_reach - exponent * log(-expm1(log_share))
+
+
+# --------------------------------------------------------------------------- logarithms
+
+
+def _log_one_minus_alpha(c: Constants, momentum: float) -> float:
+    return min(c.log_gap, log1p(-momentum))
+
+
+def _power(log_base: float, exponent: int) -> float:
+    return 0.0 if exponent == 0 else exponent * log_base
+
+
+def _log(value: float) -> float:
+    return log(value) if value > 0 else -inf
+
+
+def _exp(value: float) -> float:
+    return exp(value) if value < 709 else inf
+
+
+def _log_sum(*logs: float) -> float:
+    largest = max(logs)
+    return largest + log(sum(exp(v - largest) for v in logs)) if isfinite(largest) else largest
