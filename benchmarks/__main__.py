@@ -1,0 +1,15 @@
+"""Figures as ratios measured within one run: `make bench BENCH_ARGS=step` or without for all."""
+
+import sys
+
+from benchmarks import scale, step
+
+BENCHMARKS = {"step": step.main, "scale": scale.main}
+
+if __name__ == "__main__":
+    names = sys.argv[1:] or list(BENCHMARKS)
+    unknown = [name for name in names if name not in BENCHMARKS]
+    if unknown:
+        sys.exit(f"unknown benchmark {', '.join(unknown)}: choose from {', '.join(BENCHMARKS)}")
+    for name in names:
+        BENCHMARKS[name]()

@@ -1,0 +1,17 @@
+"""Measure fairly on a noisy machine: interleave what is compared and take medians."""
+
+from collections.abc import Callable, Mapping
+from statistics import median
+from time import perf_counter
+
+
+def interleaved(pieces: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    """Median seconds of each piece; every round times all of them once, after one round unseen."""
+    times: dict[str, list[float]] = {name: [] for name in pieces}
+    for number in range(rounds + 1):
+        for name, piece in pieces.items():
+            start = perf_counter()
+            piece()
+            if number:
+                times[name].append(perf_counter() - start)
+    return {name: median(seconds) for name, seconds in times.items()}

@@ -1,0 +1,396 @@
+"""`iterate` against the literal reference, and the invariants of push-sum."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import pushsum as ps
+import reference
+from pushsum import algorithms
+from strategies import WEIGHTINGS, graph_cycles, random_cycle
+
+RULES = {
+    "uniform": reference.uniform_rule,
+    "lazy": reference.lazy_rule(0.3),
+    "moreau": reference.moreau_rule(0.7, 0.2),
+    "scale-free": reference.scale_free_rule(1.3, 0.2),
+}
+LR, MOMENTUM = 0.11, 0.8
+
+
+def bowl(n: int, d: int, seed: int):
+    """A non-linear gradient that depends on node and step, for numpy and torch alike."""
+    rng = np.random.default_rng(seed)
+    targets = 3 * rng.standard_normal((n, d))
+    curvature = rng.uniform(0.2, 1.5, (n, d))
+
+    def gradient(y, t):
+        return curvature * (y - targets) + 0.3 * np.sin(y + t)
+
+    return gradient
+
+
+def torch_gradient(gradient):
+    return lambda y, t: torch.from_numpy(gradient(y.numpy(), t))
+
+
+def paths(name: str):
+    """Algorithm `name` as (pushsum algorithm, reference run)."""
+    if name == "S-ADDOPT":
+        return algorithms.s_addopt(LR), lambda x0, g, B, grad, T: reference.run_s_addopt(
+            x0, g, B, grad, T, LR
+        )
+    method, _, rule = name.partition("/")
+    momentum = MOMENTUM if method.startswith("M") else 0.0
+    algorithm = {
+        "SGP": lambda: algorithms.sgp(LR),
+        "MSGP": lambda: algorithms.msgp(LR, MOMENTUM),
+        "SGAP": lambda: algorithms.sgap(LR, WEIGHTINGS[rule]),
+        "MSGAP": lambda: algorithms.msgap(LR, MOMENTUM, WEIGHTINGS[rule]),
+    }[method]()
+    return algorithm, lambda x0, g, B, grad, T: reference.run_msgap(
+        x0, g, B, RULES[rule or "uniform"], grad, T, LR, momentum
+    )
+
+
+NAMES = [
+    "SGP",
+    "MSGP",
+    "S-ADDOPT",
+    *(f"{m}/{w}" for m in ("SGAP", "MSGAP") for w in ("moreau", "scale-free", "lazy")),
+]
+
+
+def assert_same(run, expected):
+    steps = 0
+    for r, e in zip(run, expected, strict=True):
+        assert r.t == e.t
+        for ours, theirs in ((r.W, e.W), (r.a, e.a), (r.x, e.x), (r.y, e.y)):
+            scale = max(1.0, float(np.abs(theirs).max()))
+            np.testing.assert_allclose(ours.numpy(), theirs, rtol=0, atol=1e-10 * scale)
+        steps += 1
+    return steps
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=25, deadline=None)
+@given(cycle=graph_cycles(), seed=st.integers(0, 1000), d=st.integers(1, 4))
+def test_iterate_equals_the_reference_on_random_sequences(name, cycle, seed, d):
+    n = len(cycle[0])
+    x0 = np.random.default_rng(seed).standard_normal((n, d))
+    gradient = bowl(n, d, seed)
+    algorithm, run_reference = paths(name)
+    B = reference.smallest_period(cycle)
+    ours = ps.iterate(
+        algorithm,
+        ps.topology.from_graphs(cycle),
+        torch_gradient(gradient),
+        torch.from_numpy(x0),
+        30,
+    )
+    theirs = run_reference(x0, lambda t: cycle[(t - 1) % len(cycle)], B, gradient, 30)
+    assert assert_same(ours, theirs) == 30
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("topology", "B"),
+    [
+        (ps.topology.full(6), 1),
+        (ps.topology.divide(6), 1),
+        (ps.topology.exponential(6), 3),
+        (ps.topology.exponential(8), 3),
+        (ps.topology.exponential(5), 1),
+        (ps.topology.random(6, seed=4), 8),
+        (ps.topology.ring(7), 1),
+        (ps.topology.full(1), 1),
+        (ps.topology.full(2), 1),
+    ],
+    ids=repr,
+)
+def test_iterate_equals_the_reference_on_the_named_topologies(name, topology, B):
+    n, d = topology.n, 3
+    x0 = np.random.default_rng(n).standard_normal((n, d))
+    gradient = bowl(n, d, 7)
+    algorithm, run_reference = paths(name)
+    ours = ps.iterate(algorithm, topology, torch_gradient(gradient), torch.from_numpy(x0), 40)
+    theirs = run_reference(x0, lambda t: topology.adjacency(t).numpy(), B, gradient, 40)
+    assert assert_same(ours, theirs) == 40
+
+
+def test_a_users_own_function_sees_every_live_buffer():
+    """The (n, n) distances that a plain function is given are those of all live buffers."""
+    cycle = random_cycle(np.random.default_rng(5), 5, 4, 0.3)
+    B = reference.smallest_period(cycle)
+    x0 = np.random.default_rng(6).standard_normal((5, 2))
+    gradient = bowl(5, 2, 8)
+
+    def rule(i, away, buffers):
+        total = sum(float(np.sum((buffers[i] - b) ** 2)) for b in buffers)
+        return {j: (0.2 + 0.5 * total / (1 + total)) / (len(away) + 1) for j in away}
+
+    def weights(adjacency, squared_distances):
+        total = squared_distances.sum(1)
+        K = adjacency.sum(1)
+        off = adjacency.T * ((0.2 + 0.5 * total / (1 + total)) / K)
+        off.fill_diagonal_(0)
+        return off + torch.diag(1 - off.sum(0))
+
+    ours = ps.iterate(
+        algorithms.sgap(LR, weights),
+        ps.topology.from_graphs(cycle),
+        torch_gradient(gradient),
+        torch.from_numpy(x0),
+        30,
+    )
+    theirs = reference.run_msgap(x0, lambda t: cycle[(t - 1) % 4], B, rule, gradient, 30, LR, 0.0)
+    assert assert_same(ours, theirs) == 30
+
+
+def test_many_nodes_take_the_edge_list_path_and_agree_with_the_reference():
+    n, d, T = 300, 2, 5
+    one_way = [ps.topology.exponential(n).adjacency(t) for t in (1, 2)]
+    two_way = ps.topology.from_graphs([a | a.T for a in one_way])
+    gradient = bowl(n, d, 3)
+    x0 = np.random.default_rng(1).standard_normal((n, d))
+    for weighting in ("moreau", "scale-free"):
+        ours = ps.iterate(
+            algorithms.sgap(LR, WEIGHTINGS[weighting]),
+            two_way,
+            torch_gradient(gradient),
+            torch.from_numpy(x0),
+            T,
+        )
+        adjacency = {t: two_way.adjacency(t).numpy() for t in range(1, T + 1)}
+        theirs = reference.run_msgap(
+            x0, adjacency.__getitem__, two_way.period, RULES[weighting], gradient, T, LR, 0.0
+        )
+        assert assert_same(ours, theirs) == T
+
+
+# --------------------------------------------------------------------------- invariants
+
+
+@pytest.mark.parametrize("weighting", WEIGHTINGS)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_mass_is_conserved_over_ten_thousand_steps(weighting, seed):
+    rng = np.random.default_rng(seed)
+    topology = ps.topology.from_graphs(random_cycle(rng, 7, 3, 0.3))
+    x0 = torch.from_numpy(rng.standard_normal((7, 2)))
+    kicks = torch.from_numpy(rng.standard_normal((10_000, 7, 2)))
+    lr = 0.01
+    run = ps.iterate(
+        algorithms.sgap(lr, WEIGHTINGS[weighting]), topology, lambda y, t: kicks[t - 1], x0, 10_000
+    )
+    total = x0.sum(0).numpy().astype(np.longdouble)
+    scale = float(x0.abs().sum())
+    for r in run:
+        total -= lr * kicks[r.t - 1].numpy().astype(np.longdouble).sum(0)
+        scale += lr * float(kicks[r.t - 1].abs().sum())
+        assert r.a.min() > 0
+        if r.t % 500 == 0:
+            assert abs(float(r.a.sum()) - 7) <= 7e-12
+            assert np.abs(r.x.numpy().sum(0) - total).max() <= 1e-12 * scale
+    assert r.t == 10_000
+
+
+@settings(max_examples=20, deadline=None)
+@given(cycle=graph_cycles(), seed=st.integers(0, 1000))
+def test_s_addopt_keeps_its_two_sums(cycle, seed):
+    n = len(cycle[0])
+    x0 = torch.from_numpy(np.random.default_rng(seed).standard_normal((n, 3)))
+    gradient = torch_gradient(bowl(n, 3, seed))
+    x, trackers = x0, torch.zeros(n, 3, dtype=torch.float64)
+    y = x0
+    for r in ps.iterate(algorithms.s_addopt(LR), ps.topology.from_graphs(cycle), gradient, x0, 40):
+        trackers = gradient(y, r.t)  # the trackers' sum is the sum of the newest gradients
+        torch.testing.assert_close(
+            r.x.sum(0), x.sum(0) - LR * trackers.sum(0), rtol=1e-11, atol=1e-11
+        )
+        assert abs(float(r.a.sum()) - n) < 1e-12 * n
+        x, y = r.x, r.y
+
+
+@pytest.mark.parametrize("weighting", WEIGHTINGS)
+@settings(max_examples=20, deadline=None)
+@given(cycle=graph_cycles(), seed=st.integers(0, 1000))
+def test_permuting_the_nodes_permutes_the_results(weighting, cycle, seed):
+    n = len(cycle[0])
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(n)
+    x0 = torch.from_numpy(rng.standard_normal((n, 2)))
+    targets = torch.from_numpy(rng.standard_normal((n, 2)))
+    algorithm = algorithms.msgap(LR, MOMENTUM, WEIGHTINGS[weighting])
+    straight = ps.iterate(
+        algorithm, ps.topology.from_graphs(cycle), lambda y, t: y - targets, x0, 25
+    )
+    permuted = ps.iterate(
+        algorithm,
+        ps.topology.from_graphs([g[order][:, order] for g in cycle]),
+        lambda y, t: y - targets[order],
+        x0[order],
+        25,
+    )
+    for r, p in zip(straight, permuted, strict=True):
+        torch.testing.assert_close(p.y, r.y[order], rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(p.a, r.a[order], rtol=1e-11, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (algorithms.sgap(LR, ps.weighting.uniform()), algorithms.sgp(LR)),
+        (algorithms.msgap(LR, 0.8, ps.weighting.uniform()), algorithms.msgp(LR, 0.8)),
+        (
+            algorithms.msgap(LR, 0.0, WEIGHTINGS["moreau"]),
+            algorithms.sgap(LR, WEIGHTINGS["moreau"]),
+        ),
+        (algorithms.msgp(LR, 0.0), algorithms.sgp(LR)),
+        (algorithms.sgap(LR, ps.weighting.lazy(1.0)), algorithms.sgp(LR)),
+    ],
+    ids=[
+        "SGAP(uniform)=SGP",
+        "MSGAP(uniform)=MSGP",
+        "MSGAP(0)=SGAP",
+        "MSGP(0)=SGP",
+        "lazy(1)=uniform",
+    ],
+)
+def test_special_cases_are_equal_bit_for_bit(one, other, dtype):
+    rng = np.random.default_rng(2)
+    topology = ps.topology.from_graphs(random_cycle(rng, 6, 4, 0.4))
+    x0 = torch.from_numpy(rng.standard_normal((6, 5))).to(dtype)
+    targets = torch.from_numpy(rng.standard_normal((6, 5))).to(dtype)
+    gradient = lambda y, t: y - targets + t / 50
+    runs = [ps.iterate(a, topology, gradient, x0, 60) for a in (one, other)]
+    for r, s in zip(*runs, strict=True):
+        assert torch.equal(r.x, s.x)
+        assert torch.equal(r.a, s.a)
+        assert torch.equal(r.y, s.y)
+
+
+# --------------------------------------------------------------------------- small facts
+
+
+def test_the_first_step_of_moreau_weighting_is_on_the_floor():
+    """All distances are 0 at t = 1: v = 0.1 on Full(6) gives 0.0136 away and keeps 0.9318."""
+    x0 = torch.randn(6, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    run = ps.iterate(
+        algorithms.sgap(0.1, ps.weighting.moreau(1.0, 0.1)),
+        ps.topology.full(6),
+        lambda y, t: y,
+        x0,
+        2,
+    )
+    first, second = run
+    floor = 0.1 * 0.9 / (1.1 * 6)
+    expected = torch.full((6, 6), floor, dtype=torch.float64)
+    expected.fill_diagonal_(1 - 5 * floor)
+    torch.testing.assert_close(first.W, expected, rtol=0, atol=1e-15)
+    assert first.W[0, 0].item() == pytest.approx(0.9318181818)
+    pushed = 0.9 * x0  # the distances of step 2 are between what was pushed in step 1
+    d2 = (pushed[0] - pushed[1]).square().sum()
+    assert second.W[1, 0].item() == pytest.approx(0.9 / 6.6 * (1.1 - np.exp(-float(d2))), rel=1e-12)
+
+
+def test_buffers_that_are_never_filled_leave_the_weights_on_the_floor():
+    """On a one-way ring nobody hears from the node it sends to."""
+    x0 = torch.arange(4.0, dtype=torch.float64)[:, None] * 100
+    for r in ps.iterate(
+        algorithms.sgap(0.1, ps.weighting.moreau(1.0, 0.1)),
+        ps.topology.ring(4),
+        lambda y, t: y,
+        x0,
+        5,
+    ):
+        assert r.W[1, 0].item() == pytest.approx(0.1 * 0.9 / (1.1 * 2), rel=1e-14)
+
+
+def test_an_entry_older_than_the_period_falls_back_to_the_own_value():
+    """B = 1 here, so what node 1 told node 0 at odd steps is forgotten a step later."""
+    ring = np.array([[0, 1, 0], [0, 0, 1], [1, 0, 0]])
+    both = ring | ring.T
+    topology = ps.topology.from_graphs([both, ring, ring])
+    assert topology.period == 1
+    x0 = torch.tensor([[0.0], [10.0], [20.0]], dtype=torch.float64)
+    weighting = ps.weighting.moreau(1.0, 0.1)
+    W = [
+        r.W
+        for r in ps.iterate(algorithms.sgap(1e-9, weighting), topology, lambda y, t: y * 0, x0, 4)
+    ]
+    high, floor = 0.9 / 2, 0.1 * 0.9 / (1.1 * 2)
+    assert W[1][1, 0].item() == pytest.approx(high, rel=1e-6)  # heard at step 1, used at step 2
+    assert W[2][1, 0].item() == pytest.approx(
+        floor, rel=1e-12
+    )  # heard at step 1, expired at step 3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_the_dtype_of_x0_is_kept_and_a_is_float64(dtype):
+    run = ps.iterate(
+        algorithms.sgap(0.1, ps.weighting.moreau(1.0, 0.1)),
+        ps.topology.exponential(4),
+        lambda y, t: y.double(),
+        torch.ones(4, 3, dtype=dtype),
+        7,
+    )
+    *_, last = run
+    assert last.x.dtype == last.y.dtype == dtype
+    assert last.a.dtype == torch.float64
+    assert abs(float(last.a.sum()) - 4) < 1e-14
+
+
+def test_float32_distances_of_nearly_equal_nodes_keep_their_digits():
+    """The Gram identity would return noise here: distance 1e-3 between vectors of length 1e3."""
+    base = 300 * torch.randn(12, generator=torch.Generator().manual_seed(1))
+    x0 = base.repeat(3, 1)
+    x0[1, 0] += 1e-3
+    x0[2, 0] += 2e-3
+    k = 1e5
+    run = ps.iterate(
+        algorithms.sgap(0.1, ps.weighting.moreau(k, 0.1)),
+        ps.topology.full(3),
+        lambda y, t: torch.zeros_like(y),
+        x0,
+        2,
+    )
+    _, second = run
+    d2 = (x0[0].double() - x0[1].double()).square().sum()
+    assert second.W[1, 0].item() == pytest.approx(
+        0.9 / 3.3 * (1.1 - np.exp(-k * float(d2))), rel=1e-5
+    )
+
+
+def test_results_do_not_depend_on_the_number_of_threads_in_float64():
+    x0 = torch.randn(6, 4000, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+
+    def last():
+        *_, r = ps.iterate(
+            algorithms.sgap(0.1, ps.weighting.moreau(1e-3, 0.1)),
+            ps.topology.random(6),
+            lambda y, t: y - t,
+            x0,
+            12,
+        )
+        return r
+
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        one = last()
+        torch.set_num_threads(2)
+        two = last()
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(one.x, two.x)
+    assert torch.equal(one.y, two.y)
+
+
+def test_records_stay_valid_and_x0_is_not_touched():
+    x0 = torch.ones(3, 2, dtype=torch.float64)
+    records = list(ps.iterate(algorithms.sgp(0.5), ps.topology.ring(3), lambda y, t: y, x0, 4))
+    assert torch.equal(x0, torch.ones(3, 2, dtype=torch.float64))
+    assert [round(float(r.average[0]), 6) for r in records] == [0.5, 0.25, 0.125, 0.0625]

@@ -1,0 +1,254 @@
+"""Graphs, certificates and what the nodes remember."""
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import reference
+from pushsum import topology
+from strategies import graph_cycles
+
+PAPER = {
+    "full": (topology.full(6), (1, 1, 1)),
+    "divide": (topology.divide(6), (1, 3, 3)),
+    "exponential": (topology.exponential(6), (3, 2, 3)),
+    "random": (topology.random(6), (8, 1, 8)),
+    "ring": (topology.ring(7), (1, 6, 6)),
+}
+
+
+def numbers(certificate):
+    return certificate.period, certificate.diameter, certificate.horizon
+
+
+def edge_set(g, t):
+    return set(zip(*g.edges(t).tolist(), strict=True))
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_certificates_of_the_papers_topologies(name):
+    g, expected = PAPER[name]
+    assert numbers(g.certificate()) == expected
+    assert g.period == expected[0]
+
+
+def brute_force(graphs):
+    """B, Delta and H of a cycled sequence by definition, with networkx and boolean products."""
+    m, n = len(graphs), len(graphs[0])
+    A = [np.asarray(g, dtype=int) | np.eye(n, dtype=int) for g in graphs]
+    B = reference.smallest_period(A)
+    unions = [
+        nx.from_numpy_array(sum(A[(s + b) % m] for b in range(B)) > 0, create_using=nx.DiGraph)
+        for s in range(m)
+    ]
+    Delta = max(nx.diameter(u) for u in unions)
+    horizons = []
+    for s in range(m):
+        product, h = A[s], 1
+        while not (product > 0).all():
+            product = ((product @ A[(s + h) % m]) > 0).astype(int)
+            h += 1
+        horizons.append(h)
+    return B, Delta, max(horizons)
+
+
+@settings(max_examples=150, deadline=None)
+@given(cycle=graph_cycles(max_nodes=8, max_cycle=6))
+def test_certificates_equal_brute_force(cycle):
+    n = len(cycle[0])
+    certificate = topology.from_graphs(cycle).certificate()
+    assert numbers(certificate) == brute_force(cycle)
+    assert certificate.horizon <= max(1, (n - 1) * certificate.period)
+    if len(cycle) == 1:
+        assert certificate.horizon == max(1, certificate.diameter)
+
+
+@pytest.mark.parametrize("n", [*range(1, 18), 31, 32, 33])
+@pytest.mark.parametrize("make", [topology.full, topology.ring, topology.exponential])
+def test_circulant_certificates_equal_brute_force(make, n):
+    g = make(n)
+    graphs = [g.adjacency(t).numpy() for t in range(1, g.cycle + 1)]
+    assert numbers(g.certificate()) == brute_force(graphs)
+    same = topology.from_graphs(graphs)
+    assert g.lookback == same.lookback
+    for t in range(1, 3 * g.cycle + 3):
+        assert torch.equal(g.edges(t), same.edges(t))
+        assert torch.equal(g.last_heard(t), same.last_heard(t))
+        assert torch.equal(g.buffers(t), same.buffers(t))
+
+
+def test_exponential_of_a_million_nodes_is_certified_at_once():
+    assert numbers(topology.exponential(10**6).certificate()) == (20, 17, 20)
+    assert topology.exponential(10**6).edges(3).shape == (2, 2 * 10**6)
+
+
+# --------------------------------------------------------------------------- edges
+
+
+def test_exponential_hops():
+    g = topology.exponential(6)
+    for t, hop in ((1, 1), (2, 2), (3, 4), (4, 1)):
+        assert edge_set(g, t) == {(i, j) for i in range(6) for j in (i, (i + hop) % 6)}
+
+
+def test_divide_joins_the_first_node_of_each_cluster():
+    expected = np.kron(np.eye(2), np.ones((3, 3))).astype(bool)
+    expected[0, 3] = expected[3, 0] = True
+    assert (topology.divide(6).adjacency(5).numpy() == expected).all()
+    odd = topology.divide(5)
+    assert edge_set(odd, 1) == {(i, j) for c in ((0, 1), (2, 3, 4)) for i in c for j in c} | {
+        (0, 2),
+        (2, 0),
+    }
+
+
+@pytest.mark.parametrize(
+    "make", [topology.full, topology.divide, topology.exponential, topology.random, topology.ring]
+)
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 7, 12])
+def test_every_n_has_self_loops_sorted_edges_and_a_certificate(make, n):
+    g = make(n)
+    g.certificate()
+    for t in (1, 2, 3, 8, 9):
+        a = g.adjacency(t)
+        assert a.shape == (n, n)
+        assert a.dtype == torch.bool
+        assert a.diagonal().all()
+        assert torch.equal(g.edges(t), a.nonzero().T)
+        assert g.degrees[0] <= int(a.sum(1).min()) <= int(a.sum(1).max()) <= g.degrees[1]
+
+
+def test_random_is_a_pure_function_of_seed_and_step():
+    one, two, other = topology.random(6), topology.random(6), topology.random(6, seed=1)
+    late_first = [two.adjacency(t) for t in (30, 5, 17)]
+    assert all(
+        torch.equal(a, one.adjacency(t)) for a, t in zip(late_first, (30, 5, 17), strict=True)
+    )
+    assert not all(torch.equal(one.adjacency(t), other.adjacency(t)) for t in range(1, 8))
+    assert one.adjacency(8).all()
+    assert one.adjacency(16).all()
+
+
+def test_the_draws_of_random_never_change():
+    """Every process of a run must draw these; a golden file in one line."""
+    bits = topology.random(4, seed=7).adjacency(1).int().flatten().tolist()
+    assert "".join(map(str, bits)) == GOLDEN_RANDOM_4_7_1
+
+
+GOLDEN_RANDOM_4_7_1 = "1110011101110001"
+
+
+def test_channels_of_random_open_independently_with_the_stated_probabilities():
+    g = topology.random(6, inner=0.5, inter=0.25, period=8, seed=3)
+    opened = torch.stack([g.adjacency(t) for t in range(1, 8001) if t % 8]).double()
+    share = opened.mean(0)
+    inner = torch.kron(torch.eye(2), torch.ones(3, 3)).bool()
+    off = ~torch.eye(6, dtype=torch.bool)
+    assert (share[inner & off] - 0.5).abs().max() < 0.025  # 4 standard deviations
+    assert (share[~inner] - 0.25).abs().max() < 0.025
+    flat = opened.flatten(1)[:, off.flatten()]
+    correlation = torch.corrcoef(flat.T)
+    assert (correlation - torch.eye(30)).abs().max() < 0.06
+
+
+def test_random_certificate_uses_only_what_is_certain():
+    assert numbers(topology.random(6, inner=1.0, inter=1.0).certificate()) == (1, 1, 1)
+    assert numbers(topology.random(6, inner=0.0, inter=1.0).certificate()) == (1, 2, 2)
+    assert numbers(topology.random(6, inner=1.0, inter=0.5, period=3).certificate()) == (3, 1, 3)
+    assert numbers(topology.random(6, period=1).certificate()) == (1, 1, 1)
+
+
+def test_from_graphs_takes_networkx_and_arrays_and_adds_self_loops():
+    ring = nx.DiGraph([(0, 1), (1, 2), (2, 0)])
+    g = topology.from_graphs([ring, [[0, 0, 1], [0, 0, 0], [0, 0, 0]]])
+    assert edge_set(g, 1) == {(0, 0), (0, 1), (1, 1), (1, 2), (2, 0), (2, 2)}
+    assert edge_set(g, 2) == {(0, 0), (0, 2), (1, 1), (2, 2)}
+    assert edge_set(g, 3) == edge_set(g, 1)
+    weighted = nx.DiGraph()
+    weighted.add_weighted_edges_from([(0, 1, 0.5), (1, 0, 3.0)])
+    assert edge_set(topology.from_graphs([weighted]), 1) == {(0, 0), (0, 1), (1, 0), (1, 1)}
+
+
+# --------------------------------------------------------------------------- memory
+
+
+@settings(max_examples=60, deadline=None)
+@given(cycle=graph_cycles(max_nodes=6), t=st.integers(1, 20))
+def test_what_a_node_remembers(cycle, t):
+    g = topology.from_graphs(cycle)
+    B, m = g.period, len(cycle)
+
+    def last(i, j):
+        steps = [s for s in range(max(1, t - B), t) if cycle[(s - 1) % m][j, i]]
+        return max(steps, default=0) if i != j else 0
+
+    expected = [last(i, j) for i, j in zip(*g.edges(t).tolist(), strict=True)]
+    assert g.last_heard(t).tolist() == expected
+    live = {(i, j): last(i, j) for i in range(g.n) for j in range(g.n) if last(i, j)}
+    assert {(i, j): s for i, j, s in g.buffers(t).T.tolist()} == live
+    assert all(t - s <= g.lookback for s in expected if s)
+
+
+# --------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize("n", [0, -1, 2.5, "6", None, True, float("nan")])
+@pytest.mark.parametrize(
+    "make", [topology.full, topology.divide, topology.exponential, topology.random, topology.ring]
+)
+def test_a_bad_number_of_nodes_is_refused(make, n):
+    with pytest.raises(ValueError, match=r"n = .*: the number of nodes is an integer >= 1"):
+        make(n)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"inner": 1.1}, r"inner = 1.1: a probability lies in \[0, 1\]"),
+        ({"inter": -0.1}, r"inter = -0.1: a probability lies in \[0, 1\]"),
+        ({"inner": float("nan")}, r"inner = nan: a probability lies in \[0, 1\]"),
+        ({"period": 0}, "period = 0: a period is an integer >= 1"),
+        ({"period": 2.0}, "period = 2.0: a period is an integer >= 1"),
+        ({"seed": -1}, "seed = -1: a seed is an integer >= 0"),
+        ({"seed": 0.5}, "seed = 0.5: a seed is an integer >= 0"),
+    ],
+)
+def test_bad_arguments_of_random_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        topology.random(6, **arguments)
+
+
+def test_nodes_that_cannot_reach_each_other_are_named():
+    sink = [[0, 1, 0], [1, 0, 1], [0, 0, 0]]
+    with pytest.raises(topology.NotStronglyConnected, match=r"no path from node 2 to node 0"):
+        topology.from_graphs([sink]).certificate()
+    source = np.array(sink).T
+    with pytest.raises(topology.NotStronglyConnected, match=r"no path from node 0 to node 2"):
+        topology.from_graphs([source]).certificate()
+    islands = np.zeros((12, 12))
+    with pytest.raises(topology.NotStronglyConnected, match=r"0 to nodes 1, 2, .*, 8, \.\.\."):
+        topology.from_graphs([islands]).certificate()
+
+
+@pytest.mark.parametrize(
+    ("graphs", "message"),
+    [
+        ([], "give at least one graph"),
+        ([[[1, 2], [0, 1]]], "graph 0: an adjacency holds 0 and 1 only"),
+        ([[[1, 0]]], r"graph 0: an adjacency is a square array, not \(1, 2\)"),
+        ([np.eye(2), np.eye(3)], r"graphs of \[2, 3\] nodes"),
+        ([nx.DiGraph([(1, 2), (2, 1)])], r"graph 0: its nodes must be 0..n-1, not \[1, 2\]"),
+    ],
+)
+def test_bad_graphs_are_refused(graphs, message):
+    with pytest.raises(ValueError, match=message):
+        topology.from_graphs(graphs)
+
+
+def test_steps_count_from_one():
+    for g in (topology.full(3), topology.divide(3), topology.random(3)):
+        with pytest.raises(ValueError, match="t = 0: steps count from 1"):
+            g.edges(0)

@@ -1,0 +1,144 @@
+"""Weights satisfy Definition 1, and what does not is refused by name."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from pushsum import weighting
+from strategies import WEIGHTINGS, graph_cycles
+
+FULL_3 = torch.ones(3, 3, dtype=torch.bool)
+
+
+@pytest.mark.parametrize("name", WEIGHTINGS)
+@settings(max_examples=100, deadline=None)
+@given(cycle=graph_cycles(max_nodes=9, max_cycle=1), data=st.data())
+def test_every_weighting_satisfies_definition_1(name, cycle, data):
+    n = len(cycle[0])
+    distances = st.one_of(st.just(0.0), st.floats(0, 1e300), st.floats(0, 5))
+    d2 = torch.from_numpy(data.draw(hnp.arrays(float, (n, n), elements=distances)))
+    adjacency = torch.from_numpy(cycle[0])
+    rule = WEIGHTINGS[name]
+    W = rule.matrix(adjacency, d2.fill_diagonal_(0))
+    assert W.dtype == torch.float64
+    assert (W.sum(0) == 1).all()  # exactly: weights are multiples of 2^-53
+    assert torch.equal(W > 0, adjacency.T)
+    floor = rule.floor(int(adjacency.sum(1).max()))
+    assert W[W > 0].min() >= floor * (1 - 1e-14)
+
+
+def test_uniform_and_lazy_by_hand():
+    adjacency = torch.tensor([[1, 1, 1], [0, 1, 1], [0, 0, 1]], dtype=torch.bool)
+    W = weighting.uniform().matrix(adjacency, torch.zeros(3, 3))
+    expected = torch.tensor([[1 / 3, 0, 0], [1 / 3, 0.5, 0], [1 / 3, 0.5, 1]], dtype=torch.float64)
+    torch.testing.assert_close(W, expected, rtol=0, atol=1e-15)
+    W = weighting.lazy(0.6).matrix(adjacency, torch.zeros(3, 3))
+    expected = torch.tensor([[0.6, 0, 0], [0.2, 0.7, 0], [0.2, 0.3, 1]], dtype=torch.float64)
+    torch.testing.assert_close(W, expected, rtol=0, atol=1e-15)
+
+
+def test_moreau_by_hand():
+    """v = 0.1, k = 2, K = 3: floor 0.0272727, ceiling 0.3, in between by the formula."""
+    d2 = torch.tensor([[0.0, 0.5, 1e9], [0, 0, 0], [0.1, 0, 0]], dtype=torch.float64)
+    W = weighting.moreau(2.0, 0.1).matrix(FULL_3, d2)
+    assert W[1, 0].item() == pytest.approx(0.9 / 3.3 * (1.1 - np.exp(-1)), rel=1e-14)
+    assert W[2, 0].item() == pytest.approx(0.3, rel=1e-14)
+    assert W[0, 0].item() == pytest.approx(1 - 0.3 - 0.9 / 3.3 * (1.1 - np.exp(-1)), rel=1e-14)
+    assert W[0, 1].item() == pytest.approx(0.1 * 0.9 / 1.1 / 3, rel=1e-14)
+    assert W[0, 2].item() == pytest.approx(0.9 / 3.3 * (1.1 - np.exp(-0.2)), rel=1e-14)
+
+
+def test_moreau_grows_with_distance_and_stays_below_its_ceiling():
+    adjacency = torch.ones(2, 2, dtype=torch.bool)
+    given_away = [
+        weighting.moreau(0.5, 0.2).matrix(adjacency, torch.tensor([[0, d], [0, 0]]))[1, 0].item()
+        for d in (0.0, 0.1, 1.0, 10.0, 60.0)
+    ]
+    assert given_away == sorted(given_away)
+    assert given_away[0] == pytest.approx(0.2 * 0.8 / 1.2 / 2)
+    assert given_away[-1] == pytest.approx(0.4)
+    assert given_away[-1] <= 0.4
+
+
+@settings(max_examples=50, deadline=None)
+@given(scale=st.floats(1e-12, 1e12), seed=st.integers(0, 1000))
+def test_scale_free_moreau_does_not_see_the_scale(scale, seed):
+    d2 = torch.from_numpy(np.random.default_rng(seed).exponential(size=(4, 4))).fill_diagonal_(0)
+    d2[0, 1] = 0.0  # never heard
+    rule, full = weighting.scale_free_moreau(1.0, 0.1), torch.ones(4, 4, dtype=torch.bool)
+    torch.testing.assert_close(
+        rule.matrix(full, scale * d2), rule.matrix(full, d2), rtol=1e-12, atol=0
+    )
+    same = weighting.moreau(1 / d2[2, [0, 1, 3]].mean().item(), 0.1).matrix(full, d2)
+    torch.testing.assert_close(rule.matrix(full, d2)[:, 2], same[:, 2], rtol=1e-12, atol=0)
+
+
+def test_a_node_that_heard_nobody_has_its_weights_on_the_floor():
+    W = weighting.scale_free_moreau(1.0, 0.1).matrix(FULL_3, torch.zeros(3, 3))
+    assert W[1, 0].item() == pytest.approx(0.1 * 0.9 / 1.1 / 3, rel=1e-14)
+
+
+def test_float32_results_of_a_plain_function_still_conserve_mass():
+    thirds = weighting.own(lambda adjacency, d2: adjacency.T.float() / 3)
+    assert (thirds.matrix(FULL_3, torch.zeros(3, 3)).sum(0) == 1).all()
+
+
+# --------------------------------------------------------------------------- refusals
+
+MISSING = torch.tensor([[1, 1, 1], [1, 1, 0], [1, 1, 1]], dtype=torch.bool)  # 1 does not send to 2
+
+
+@pytest.mark.parametrize(
+    ("W", "message"),
+    [
+        ([[0.5, 0, 0], [0.5, 1, 0], [0, 0, 1]], "column 0 of W gives 0 to node 2, below the floor"),
+        (np.full((3, 3), 1 / 3), r"column 1 of W gives 0.333333 to node 2, but node 1 does not"),
+        ([[0.4, 0.5, 0.3], [0.3, 0.5, 0.3], [0.3, 0, 0.3]], "column 2 of W sums to 0.9, not 1"),
+        ([[0.4, 0.5, 1.3], [0.3, 0.5, -0.3], [0.3, 0, 0]], "column 2 of W gives -0.3 to node 1"),
+        ([[np.nan, 0.5, 0.3]] * 3, "column 0 of W has nan for node 0: weights must be finite"),
+        ([[1.0]], r"W has shape \(1, 1\), expected \(3, 3\)"),
+    ],
+)
+def test_definition_1_is_checked_and_the_column_is_named(W, message):
+    rule = weighting.own(lambda adjacency, d2: torch.tensor(np.asarray(W)))
+    with pytest.raises(ValueError, match=message):
+        rule.matrix(MISSING, torch.zeros(3, 3))
+
+
+def test_the_floor_of_an_own_weighting_can_be_stated():
+    def shy(adjacency, d2):
+        return torch.tensor([[1 - 1e-8, 0.5], [1e-8, 0.5]], dtype=torch.float64)
+
+    both = torch.ones(2, 2, dtype=torch.bool)
+    with pytest.raises(
+        ValueError, match=r"weighting shy: column 0 .* weighting.own\(function, floor"
+    ):
+        weighting.own(shy).matrix(both, torch.zeros(2, 2))
+    W = weighting.own(shy, floor=1e-9).matrix(both, torch.zeros(2, 2))
+    assert W[1, 0].item() == pytest.approx(1e-8, rel=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: weighting.moreau(0.0, 0.1), r"k = 0.0: Moreau weighting needs a finite k > 0"),
+        (lambda: weighting.moreau(-1.0, 0.1), r"k = -1.0"),
+        (lambda: weighting.moreau(float("nan"), 0.1), r"k = nan"),
+        (lambda: weighting.moreau(float("inf"), 0.1), r"k = inf"),
+        (lambda: weighting.moreau(1.0, 0.0), r"v = 0.0: Moreau weighting needs 0 < v < 1"),
+        (lambda: weighting.moreau(1.0, 1.0), r"v = 1.0"),
+        (lambda: weighting.moreau(1.0, float("nan")), r"v = nan"),
+        (lambda: weighting.scale_free_moreau(0.0), r"c = 0.0"),
+        (lambda: weighting.scale_free_moreau(1.0, 2.0), r"v = 2.0"),
+        (lambda: weighting.lazy(0.0), r"c = 0.0: a lazy weighting needs 0 < c <= 1"),
+        (lambda: weighting.lazy(1.5), r"c = 1.5"),
+        (lambda: weighting.own(lambda a, d: a, floor=0.0), r"floor = 0.0"),
+        (lambda: weighting.as_weighting("uniform"), r"weighting = 'uniform': give one of"),
+    ],
+)
+def test_bad_dials_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
