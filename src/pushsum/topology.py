@@ -245,6 +245,8 @@ class Circulant(Topology):
     def last_heard(self, t: int) -> Tensor:
         answered = {(-h) % self.n: step for h, step in self._arrivals(t).items()}
         hops = self.hops[(t - 1) % self.cycle]
+        if answered.keys().isdisjoint(hops):
+            return torch.full((self.n * len(hops),), NEVER)
         heard = torch.tensor([answered.get(h, NEVER) for h in hops])
         order = self._targets(t).sort(dim=1).indices
         return heard[order].flatten()

@@ -1,0 +1,196 @@
+"""The command line as a user meets it: words, numbers, exit codes, and never a traceback."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from time import perf_counter
+from xml.etree import ElementTree
+
+import pytest
+
+from pushsum import cli
+
+
+@pytest.fixture
+def pushsum(monkeypatch, capsys):
+    """Run `pushsum ...` in this process; (exit code, standard output, standard error)."""
+
+    def run(*arguments: str):
+        monkeypatch.setattr(sys, "argv", ["pushsum", *arguments])
+        monkeypatch.setenv("COLUMNS", "100")
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+        out, err = capsys.readouterr()
+        return stopped.value.code, out, err
+
+    return run
+
+
+def lines_of(text: str) -> dict[str, str]:
+    """'period B   3   any ...' -> {'period B': '3', ...}"""
+    rows = [
+        [part.strip() for part in line.split("  ") if part.strip()] for line in text.split("\n")
+    ]
+    return {row[0]: row[1] for row in rows if len(row) >= 2}
+
+
+def test_help_is_quick_and_does_not_import_torch():
+    command = [sys.executable, "-m", "pushsum", "--help"]
+    times = []
+    for _ in range(3):
+        start = perf_counter()
+        answer = subprocess.run(command, capture_output=True, text=True, check=True)
+        times.append(perf_counter() - start)
+    assert "topology" in answer.stdout
+    assert "demo" in answer.stdout
+    assert min(times) < 1
+    probe = "import sys, pushsum, pushsum.cli; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", probe], check=False).returncode == 0
+
+
+def test_topology_prints_the_certificate_and_draws(pushsum):
+    code, out, err = pushsum("topology", "exponential", "--nodes", "6", "-w", "moreau:k=0.1,v=0.1")
+    assert (code, err) == (0, "")
+    rows = lines_of(out)
+    assert rows["period B"] == "3"
+    assert rows["diameter Delta"] == "2"
+    assert rows["horizon H"] == "3"
+    assert rows["out-degree K"] == "2"
+    assert rows["delta"] == "0.0409091"
+    assert rows["lambda"] == "1 - 2.3e-05"
+    assert rows["C"] == "5.8e+04"
+    assert "8.5e+08" in out  # the paper's C with Delta * B = 6
+    assert "0 ╲ ● · · · ·   0 ╲ · ● · · ·   0 ╲ · · · ● ·" in out
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes", "numbers"),
+    [
+        ("full", 6, (1, 1, 1)),
+        ("divide", 6, (1, 3, 3)),
+        ("exponential", 6, (3, 2, 3)),
+        ("random", 6, (8, 1, 8)),
+        ("ring", 7, (1, 6, 6)),
+        ("full", 1, (1, 0, 1)),
+    ],
+)
+def test_topology_json(pushsum, name, nodes, numbers):
+    code, out, _ = pushsum("topology", name, "--nodes", str(nodes), "--json")
+    answer = json.loads(out)
+    assert code == 0
+    assert (answer["period"], answer["diameter"], answer["horizon"]) == numbers
+    assert answer["nodes"] == nodes
+    assert answer["published"]["exponent"] == max(1, numbers[0] * numbers[1])
+
+
+def test_constants_beyond_a_float_are_valid_json(pushsum):
+    _, out, _ = pushsum("topology", "ring", "-n", "500", "-w", "moreau:k=1,v=0.1", "--json")
+    answer = json.loads(out, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+    assert answer["C"] is None
+    assert answer["log10_C"] == pytest.approx(693.3, abs=0.1)
+    _, text, _ = pushsum("topology", "ring", "-n", "500", "-w", "moreau:k=1,v=0.1")
+    assert lines_of(text)["C"] == "10^693"
+
+
+def test_the_options_of_random_reach_it(pushsum):
+    _, out, _ = pushsum("topology", "random", "--period", "3", "--inner", "1", "--json")
+    assert json.loads(out)["period"] == 3
+    assert json.loads(out)["out_degree"] == {"smallest": 3, "largest": 6}
+
+
+@pytest.mark.parametrize("suffix", ["svg", "png"])
+def test_topology_plot(pushsum, tmp_path, suffix):
+    target = tmp_path / f"graphs.{suffix}"
+    code, out, _ = pushsum("topology", "divide", "--plot", str(target))
+    assert code == 0
+    assert str(target) in out.replace("\n", "")
+    if suffix == "svg":
+        assert ElementTree.fromstring(target.read_text()).tag.endswith("svg")
+    else:
+        assert target.read_bytes().startswith(b"\x89PNG")
+
+
+def test_demo_tells_the_same_story_as_its_json(pushsum, tmp_path):
+    target = tmp_path / "distances.svg"
+    code, out, _ = pushsum("demo", "--steps", "40", "--plot", str(target), "--json")
+    outcomes = json.loads(out)
+    assert code == 0
+    assert len(outcomes) == 4 * 6
+    assert {o["algorithm"] for o in outcomes} == {
+        "consensus", "SGP", "MSGP", "SGAP", "MSGAP", "S-ADDOPT"
+    }  # fmt: skip
+    assert all(o["violations"] == 0 for o in outcomes)
+    full = {o["algorithm"]: o for o in outcomes if o["topology"] == "Full"}
+    assert full["SGP"]["distance"] < 1e-12 < full["SGAP"]["distance"]
+    assert full["S-ADDOPT"]["log10_bound"] is None
+    words = "".join(ElementTree.fromstring(target.read_text()).itertext())
+    assert "Theorem 1 for SGAP" in words
+    code, out, _ = pushsum("demo", "--steps", "40", "--plot", str(target))
+    assert code == 0
+    assert "held in 800 of 800 steps" in out
+    assert f"{full['SGAP']['gap']:.1e}" in out
+
+
+def test_version(pushsum):
+    assert pushsum("--version") == (0, "pushsum 0.1.0\n", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["topology", "foo"], "unknown topology 'foo': choose from full, divide, exponential, "
+                              "random, ring"),
+        (["topology", "exp"], "unknown topology 'exp' (did you mean exponential?)"),
+        (["topology", "ring", "--nodes", "0"], "n = 0: the number of nodes is an integer >= 1"),
+        (["topology", "ring", "--nodes", "-3"], "n = -3: the number of nodes"),
+        (["topology", "ring", "--nodes", "2.5"], "'--nodes' / '-n': '2.5' is not an integer"),
+        (["topology", "random", "--inner", "2"], "inner = 2.0: a probability lies in [0, 1]"),
+        (["topology", "random", "--inner", "x"], "'--inner': 'x' is not a number"),
+        (["topology", "random", "--seed", "-1"], "seed = -1: a seed is an integer >= 0"),
+        (["topology", "full", "-w", "moreau:k=0,v=0.1"], "k = 0.0: Moreau weighting needs"),
+        (["topology", "full", "-w", "moreau:k=nan,v=0.1"], "k = nan: Moreau weighting needs"),
+        (["topology", "full", "-w", "moreau:k=1,v=1"], "v = 1.0: Moreau weighting needs 0 < v < 1"),
+        (["topology", "full", "-w", "moreau:k=1"], "moreau needs v, e.g. moreau:k=0.1,v=0.1"),
+        (["topology", "full", "-w", "lazy:k=1"], "lazy takes c, not 'k'"),
+        (["topology", "full", "-w", "lazy:c=x"], "c needs a number, not 'x'"),
+        (["topology", "full", "-w", "moro"], "unknown weighting 'moro' (did you mean moreau?)"),
+        (["topology", "full", "--plot", "a.gif"], "'a.gif': a picture is a .svg or a .png file"),
+        (["topology", "full", "--plot", "no/where.svg"], "there is no directory 'no'"),
+        (["topology", "divide", "-n", "10000000"], "not enough memory: use fewer nodes"),
+        (["topology"], "Missing argument 'NAME'"),
+        (["topology", "full", "--bogus"], "No such option: --bogus"),
+        (["demo", "--steps", "0"], "--steps 0: at least one step is needed"),
+        (["demo", "--plot", "a.gif"], "'a.gif': a picture is a .svg or a .png file"),
+        (["nonsense"], "No such command 'nonsense'"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line_and_exit_code_2(pushsum, arguments, message):
+    code, out, err = pushsum(*arguments)
+    assert code == 2
+    assert out == ""
+    assert message in err
+    assert err.startswith("pushsum: ")
+    assert err.count("\n") == 1
+
+
+def test_a_full_disk_leaves_no_half_written_picture(pushsum, tmp_path, monkeypatch):
+    target = tmp_path / "graphs.svg"
+    target.write_text("the old picture")
+
+    def full(self: Path, data: bytes) -> int:
+        raise OSError(28, "No space left on device", str(self))
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    code, _, err = pushsum("topology", "full", "--plot", str(target))
+    assert code == 2
+    assert "No space left on device" in err
+    assert target.read_text() == "the old picture"
+    assert os.listdir(tmp_path) == ["graphs.svg"]
+
+
+def test_a_closed_pipe_is_not_an_error():
+    command = f"{sys.executable} -m pushsum topology random | head -1"
+    answer = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert answer.stderr == ""
