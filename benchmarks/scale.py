@@ -81,7 +81,7 @@ def main() -> None:
         )
     Console().print(table)
     print(
-        f"x: against {SIZES[0]:,} nodes, where the fixed cost of a step still shows; the largest is "
+        f"x: against {SIZES[0]:,} nodes, where the fixed cost of a step shows; the largest is "
         f"{max(r[0] for r in ratios):.2f} in time and {max(r[1] for r in ratios):.2f} in memory "
         f"(goal: at most {GOAL}).\nLimit at {SIZES[-1]:,} nodes: {LIMIT_GIB} GiB."
     )

@@ -1,0 +1,55 @@
+"""What the README shows is what happens."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def test_the_python_blocks_run(capsys):
+    names: dict[str, object] = {}
+    for block in blocks("python"):
+        exec(block, names)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 200
+    step, error, smallest = lines[-1].split()
+    assert step == "200"
+    assert float(error) < 0.5
+    assert 0 < float(smallest) <= 1.1
+
+
+def test_the_command_prints_what_the_readme_shows():
+    (block,) = blocks("console")
+    command, *expected = block.strip().splitlines()
+    arguments = command.removeprefix("$ pushsum ").split()
+    answer = subprocess.run(
+        [sys.executable, "-m", "pushsum", *arguments], capture_output=True, text=True, check=True
+    )
+    printed = [line.rstrip() for line in answer.stdout.splitlines()]
+    assert expected[-1] == "..."
+    assert printed[: len(expected) - 1] == expected[:-1]
+
+
+def test_the_make_targets_exist():
+    makefile = (ROOT / "Makefile").read_text()
+    for line in "".join(blocks("sh")).splitlines():
+        assert re.search(rf"^{line.split()[1]}:", makefile, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "page", ["README.md", "CONTRIBUTING.md", "docs/horizon.md", "docs/paper-notes.md"]
+)
+def test_local_links_lead_somewhere(page):
+    text = (ROOT / page).read_text()
+    targets = re.findall(r"\]\(([^)#]+)\)", text)
+    for target in targets:
+        assert ((ROOT / page).parent / target).exists(), target
