@@ -394,3 +394,87 @@ def test_records_stay_valid_and_x0_is_not_touched():
     records = list(ps.iterate(algorithms.sgp(0.5), ps.topology.ring(3), lambda y, t: y, x0, 4))
     assert torch.equal(x0, torch.ones(3, 2, dtype=torch.float64))
     assert [round(float(r.average[0]), 6) for r in records] == [0.5, 0.25, 0.125, 0.0625]
+
+
+def test_a_run_goes_on_bit_for_bit_after_a_record():
+    rng = np.random.default_rng(4)
+    topology = ps.topology.from_graphs(random_cycle(rng, 5, 3, 0.4))
+    x0 = torch.from_numpy(rng.standard_normal((5, 3)))
+    gradient = torch_gradient(bowl(5, 3, 4))
+    for name in NAMES:
+        algorithm, _ = paths(name)
+        whole = list(ps.iterate(algorithm, topology, gradient, x0, 20))
+        rest = list(ps.iterate(algorithm, topology, gradient, x0, 9, after=whole[10]))
+        assert [r.t for r in rest] == list(range(12, 21))
+        assert torch.equal(rest[-1].y, whole[-1].y)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_gradient_function_may_reuse_its_output_and_change_its_input(name):
+    algorithm, _ = paths(name)
+    topology, x0 = ps.topology.exponential(4), torch.ones(4, 3, dtype=torch.float64)
+    targets = torch.arange(12.0, dtype=torch.float64).reshape(4, 3)
+    shared = torch.empty(4, 3, dtype=torch.float64)
+
+    def careless(y, t):
+        torch.sub(y, targets, out=shared)
+        y.zero_()
+        return shared
+
+    *_, expected = ps.iterate(algorithm, topology, lambda y, t: y - targets, x0, 12)
+    *_, r = ps.iterate(algorithm, topology, careless, x0, 12)
+    assert torch.equal(r.x, expected.x)
+
+
+def test_no_autograd_graph_is_kept():
+    x0 = torch.ones(3, 2, requires_grad=True)
+    run = ps.iterate(algorithms.msgp(0.1, 0.5), ps.topology.ring(3), lambda y, t: y * x0, x0, 3)
+    assert not any(r.x.requires_grad for r in run)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("d", [10, 20_000])
+def test_half_precision_distances_are_computed_in_float32(dtype, d):
+    x0 = torch.zeros(2, d, dtype=dtype)
+    x0[1] = 8.0  # a squared distance beyond float16
+    k = 0.5 / (64.0 * d)
+    run = ps.iterate(
+        algorithms.sgap(0.1, ps.weighting.moreau(k, 0.1)),
+        ps.topology.full(2),
+        lambda y, t: torch.zeros_like(y),
+        x0,
+        2,
+    )
+    _, second = run
+    assert second.W[1, 0].item() == pytest.approx(0.9 / 2.2 * (1.1 - np.exp(-0.5)), rel=1e-4)
+
+
+@pytest.mark.parametrize("scale", [1e-24, 1e-10, 1.0, 1e10, 1e20])
+@pytest.mark.parametrize("d", [4, 3000])
+def test_scale_free_weights_do_not_see_the_scale_in_float32_either(scale, d):
+    generator = torch.Generator().manual_seed(5)
+    start = torch.randn(4, d, generator=generator)
+
+    def second_W(factor):
+        run = ps.iterate(
+            algorithms.sgap(0.1, ps.weighting.scale_free_moreau()),
+            ps.topology.full(4),
+            lambda y, t: torch.zeros_like(y),
+            (start.double() * factor).float(),
+            2,
+        )
+        return list(run)[1].W
+
+    torch.testing.assert_close(second_W(scale), second_W(1.0), rtol=1e-4, atol=0)
+
+
+def test_the_average_of_float32_parameters_does_not_drift():
+    x0 = torch.randn(6, 4, generator=torch.Generator().manual_seed(6))
+    *_, last = ps.iterate(
+        algorithms.sgap(0.1, ps.weighting.moreau(0.1, 0.1)),
+        ps.topology.divide(6),
+        lambda y, t: torch.zeros_like(y),
+        x0,
+        3000,
+    )
+    assert (last.x.double().mean(0) - x0.double().mean(0)).abs().max() < 1.5e-6

@@ -59,6 +59,22 @@ def test_a_gradient_with_nan_names_node_and_step(bad):
     assert seen == [1, 2]
 
 
+def test_a_gradient_that_is_no_tensor_or_overflows_is_refused():
+    run = ps.iterate(SGP, RING, lambda y, t: None, torch.zeros(3, 2), 9)
+    with pytest.raises(ValueError, match="gradient at step 1 is NoneType, expected a tensor"):
+        next(run)
+    huge = ps.iterate(SGP, RING, lambda y, t: y.double() + 1e300, torch.zeros(3, 2), 9)
+    with pytest.raises(ValueError, match="gradient of node 0 at step 1 holds NaN or infinity"):
+        next(huge)
+
+
+def test_numpy_integers_are_integers():
+    topology = ps.topology.random(np.int64(4), period=np.int64(3))
+    run = ps.iterate(SGP, RING, zeros, torch.zeros(3, 2), np.int64(2))
+    assert [r.t for r in run] == [1, 2]
+    assert torch.equal(topology.edges(np.int64(3)), topology.edges(3))
+
+
 def test_huge_but_finite_gradients_pass():
     run = ps.iterate(SGP, RING, lambda y, t: torch.full_like(y, 3e38), torch.zeros(3, 4), 1)
     assert next(run).x.isfinite().all()
@@ -85,9 +101,10 @@ def test_a_function_weighting_for_too_many_nodes_is_refused():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ps.algorithms.sgp(0.0), "lr = 0.0: a step size is a finite number > 0"),
+        (lambda: ps.algorithms.sgp(0.0), "lr = 0.0: a step size is a finite number > 0, or"),
         (lambda: ps.algorithms.sgp(float("nan")), "lr = nan"),
         (lambda: ps.algorithms.s_addopt(-1.0), "lr = -1.0"),
+        (lambda: ps.algorithms.sgp("0.1"), "lr = '0.1'"),
         (lambda: ps.algorithms.msgp(0.1, 1.0), r"momentum = 1.0: momentum lies in \[0, 1\)"),
         (lambda: ps.algorithms.msgap(0.1, -0.1, ps.weighting.uniform()), "momentum = -0.1"),
         (lambda: ps.algorithms.sgap(0.1, None), "weighting = None"),

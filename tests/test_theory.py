@@ -311,3 +311,50 @@ def test_sgp_P_by_hand_and_where_it_does_not_exist():
         )
     four = theory.constants(topology.exponential(4), weighting.uniform())  # K^H = 2^2 = N
     assert theory.log_sgp_P(four, 100) is None
+
+
+def test_corollary_3_orders():
+    problem = Objective(L=1.0, sigma=2.0, kappa=3.0, gap=1.0, x0_fro=0.0)
+    c = theory.constants(topology.divide(6), weighting.uniform())
+    orders = theory.corollary3(c, problem, d=100, steps=400)
+    assert exp(orders.log_start) == pytest.approx(1 / sqrt(6 * 400))
+    assert exp(orders.log_noise) == pytest.approx(4 / sqrt(6 * 400))
+    P = 2 * 10 * 64 / (1 - 6 / 64) ** 1.25
+    assert orders.log_diversity is not None
+    assert exp(orders.log_diversity) == pytest.approx(6 * P**2 * 9 / 400)
+    full = theory.constants(topology.full(6), weighting.uniform())
+    assert theory.corollary3(full, problem, 100, 400).log_diversity is None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"L": 0.0}, "L = 0.0: smoothness is a finite number > 0"),
+        ({"sigma": -1.0}, "sigma = -1.0: a finite number >= 0"),
+        ({"gap": float("nan")}, "gap = nan: a finite number >= 0"),
+    ],
+)
+def test_bad_objectives_are_refused(change, message):
+    good = {"L": 1.0, "sigma": 1.0, "kappa": 1.0, "gap": 1.0, "x0_fro": 1.0}
+    with pytest.raises(ValueError, match=message):
+        Objective(**(good | change))
+
+
+def test_theorem_1_does_not_speak_of_s_addopt():
+    x0 = torch.zeros(6, 2, dtype=torch.float64)
+    run = ps.iterate(ps.algorithms.s_addopt(0.1), topology.full(6), lambda y, t: y + 1, x0, 5)
+    c = theory.constants(topology.full(6), weighting.uniform())
+    with pytest.raises(ValueError, match="step 1 moves x after the exchange, as S-ADDOPT does"):
+        list(theory.theorem1(c, x0, run))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rounding_is_not_taken_for_a_violation(dtype):
+    """After some hundred steps the bound is far below what a float can tell."""
+    x0 = torch.randn(6, 5, generator=torch.Generator().manual_seed(0)).to(dtype)
+    rule, zero = weighting.uniform(), lambda y, t: torch.zeros_like(y)
+    run = ps.iterate(ps.algorithms.sgap(1.0, rule), topology.full(6), zero, x0, 600)
+    rows = list(theory.theorem1(theory.constants(topology.full(6), rule), x0, run))
+    assert rows[-1].log_bound < log(1e-40)
+    assert rows[-1].distance > 0
+    assert all(r.holds for r in rows)

@@ -1,5 +1,7 @@
 """Graphs, certificates and what the nodes remember."""
 
+import tracemalloc
+
 import networkx as nx
 import numpy as np
 import pytest
@@ -252,3 +254,40 @@ def test_steps_count_from_one():
     for g in (topology.full(3), topology.divide(3), topology.random(3)):
         with pytest.raises(ValueError, match="t = 0: steps count from 1"):
             g.edges(0)
+
+
+def test_large_sparse_graphs_never_become_matrices():
+    """20 000 nodes as a matrix would be 400 MB; this must not even come close."""
+    tracemalloc.start()
+    g = topology.from_graphs([nx.cycle_graph(20_000, create_using=nx.DiGraph)])
+    assert g.period == 1
+    assert g.edges(1).shape == (2, 40_000)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 60e6
+
+
+def test_undirected_networkx_graphs_are_two_way():
+    g = topology.from_graphs([nx.path_graph(3)])
+    assert edge_set(g, 1) == {(0, 0), (1, 1), (2, 2), (0, 1), (1, 0), (1, 2), (2, 1)}
+
+
+def test_random_as_the_paper_ran_it_draws_once_per_receiver():
+    g = topology.random(6, period=8, seed=2, per_receiver=True)
+    assert g.adjacency(1).all()
+    assert g.adjacency(9).all()
+    assert not g.adjacency(8).all()
+    for t in range(2, 9):
+        heard = g.adjacency(t).numpy()
+        for receiver in range(6):
+            own = [j for j in range(6) if (j < 3) == (receiver < 3) and j != receiver]
+            other = [j for j in range(6) if (j < 3) != (receiver < 3)]
+            assert len({bool(heard[j, receiver]) for j in own}) == 1
+            assert len({bool(heard[j, receiver]) for j in other}) == 1
+            assert heard[own[0], receiver] >= heard[other[0], receiver]
+    assert numbers(g.certificate()) == (8, 1, 8)
+
+
+def test_an_absurd_number_of_nodes_is_refused():
+    with pytest.raises(ValueError, match=r"n = 10{21}: at most 1000000000 nodes"):
+        topology.ring(10**21)

@@ -135,6 +135,8 @@ def test_the_floor_of_an_own_weighting_can_be_stated():
         (lambda: weighting.scale_free_moreau(1.0, 2.0), r"v = 2.0"),
         (lambda: weighting.lazy(0.0), r"c = 0.0: a lazy weighting needs 0 < c <= 1"),
         (lambda: weighting.lazy(1.5), r"c = 1.5"),
+        (lambda: weighting.moreau("1", 0.1), r"k = '1': Moreau weighting needs"),
+        (lambda: weighting.moreau(1.0, "0.1"), r"v = '0.1': Moreau weighting needs"),
         (lambda: weighting.own(lambda a, d: a, floor=0.0), r"floor = 0.0"),
         (lambda: weighting.as_weighting("uniform"), r"weighting = 'uniform': give one of"),
     ],
@@ -142,3 +144,64 @@ def test_the_floor_of_an_own_weighting_can_be_stated():
 def test_bad_dials_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [weighting.lazy(1e-16), weighting.moreau(1.0, 1e-17), weighting.moreau(1.0, 1 - 1e-15)],
+    ids=repr,
+)
+def test_weights_below_the_grain_stay_positive(rule):
+    W = rule.matrix(FULL_3, torch.zeros(3, 3))
+    assert (W > 0).all()
+    assert (W.sum(0) == 1).all()
+    assert W.min() >= rule.floor(3)
+
+
+def test_matrix_takes_numpy_and_adds_the_diagonal():
+    adjacency = np.array([[0, 1], [1, 0]])
+    W = weighting.uniform().matrix(adjacency, np.zeros((2, 2), dtype=np.float32))
+    assert W.tolist() == [[0.5, 0.5], [0.5, 0.5]]
+
+
+@pytest.mark.parametrize(
+    ("adjacency", "d2", "message"),
+    [
+        (torch.ones(2, 3), torch.zeros(2, 3), r"adjacency has shape \(2, 3\), expected \(n, n\)"),
+        (torch.ones(2, 2), torch.zeros(3, 3), r"squared_distances has shape \(3, 3\), expected"),
+        (torch.ones(2, 2), torch.tensor([[0, -1.0], [0, 0]]), r"squared_distances\[0, 1\] = -1"),
+        (torch.ones(2, 2), torch.tensor([[0, 0], [np.nan, 0]]), r"distances\[1, 0\] = nan"),
+    ],
+)
+def test_matrix_refuses_what_are_no_distances(adjacency, d2, message):
+    for rule in (weighting.moreau(1.0, 0.1), weighting.own(lambda a, d: a / 2)):
+        with pytest.raises(ValueError, match=message):
+            rule.matrix(adjacency, d2)
+
+
+def test_an_own_function_may_change_what_it_is_given_and_must_return_a_matrix():
+    def careless(adjacency, d2):
+        adjacency.fill_diagonal_(False)
+        d2.fill_(7.0)
+        return torch.full((3, 3), 1 / 3)
+
+    adjacency, d2 = FULL_3.clone(), torch.zeros(3, 3, dtype=torch.float64)
+    weighting.own(careless).matrix(adjacency, d2)
+    assert adjacency.all()
+    assert (d2 == 0).all()
+    with pytest.raises(ValueError, match="returned NoneType, expected an"):
+        weighting.own(lambda adjacency, d2: None).matrix(adjacency, d2)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("uniform", "uniform"),
+        ("lazy:c=0.5", "lazy(c=0.5)"),
+        ("moreau:k=0.1,v=0.2", "moreau(k=0.1, v=0.2)"),
+        ("scale-free-moreau", "scale_free_moreau(c=1, v=0.1)"),
+        ("scale-free-moreau:v=0.3", "scale_free_moreau(c=1, v=0.3)"),
+    ],
+)
+def test_weightings_by_name(text, name):
+    assert repr(weighting.parse(text)) == name

@@ -2,7 +2,8 @@
 
 An algorithm is two pure functions, `init` and `step`. At step t it is given the gradients that
 the nodes took at y^(t-1), and it may ask one thing of the world, an exchange. To write another
-one, return an `Algorithm` with your own two functions.
+one, return an `Algorithm` with your own two functions; if it only moves differently between the
+exchanges, `descent` with your own `Rule` is enough.
 """
 
 from collections.abc import Callable
@@ -15,7 +16,9 @@ from torch import Tensor
 
 from pushsum import protocol
 from pushsum.protocol import Exchange
-from pushsum.weighting import Matrix, Weighting, as_weighting, uniform
+from pushsum.weighting import Matrix, Weighting, as_weighting, is_number, uniform
+
+Rate = float | Callable[[int], float]  #: a step size, or a schedule t -> step size
 
 
 class State(NamedTuple):
@@ -44,30 +47,70 @@ class Algorithm:
     step: Callable[[State, Tensor, int, Exchange], State]
 
 
-def sgap(lr: float, weighting: Weighting | Matrix) -> Algorithm:
+class Rule(NamedTuple):
+    """How every node, alone, turns its gradient into the perturbation epsilon^(t-1)."""
+
+    init: Callable[[Tensor], Any]  #: x0 (n, d) -> what the rule keeps
+    move: Callable[[Any, Tensor, Tensor, int], tuple[Tensor, Any]]
+    """(kept, y^(t-1), gradients, t) -> (epsilon (n, d), kept)"""
+
+
+def sgap(lr: Rate, weighting: Weighting | Matrix) -> Algorithm:
     """Stochastic gradient with Adaptive Weighting Push-SUM (Algorithm 2).
 
     epsilon_i^(t-1) = -lr g_i^(t-1)
     """
-    return _sgd("SGAP", lr, as_weighting(weighting))
+    return descent("SGAP", sgd(lr), as_weighting(weighting))
 
 
-def sgp(lr: float) -> Algorithm:
+def sgp(lr: Rate) -> Algorithm:
     """Stochastic gradient push: SGAP with the original Push-SUM's uniform weights."""
-    return _sgd("SGP", lr, uniform())
+    return descent("SGP", sgd(lr), uniform())
 
 
-def msgap(lr: float, momentum: float, weighting: Weighting | Matrix) -> Algorithm:
+def msgap(lr: Rate, momentum: float, weighting: Weighting | Matrix) -> Algorithm:
     """Momentum SGD with Adaptive Weighting Push-SUM (Algorithm 2).
 
     m_i^(t) = momentum m_i^(t-1) + g_i^(t-1),   epsilon_i^(t-1) = -lr m_i^(t)
     """
-    return _momentum_sgd("MSGAP", lr, momentum, as_weighting(weighting))
+    return descent("MSGAP", momentum_sgd(lr, momentum), as_weighting(weighting))
 
 
-def msgp(lr: float, momentum: float) -> Algorithm:
+def msgp(lr: Rate, momentum: float) -> Algorithm:
     """Momentum SGP: MSGAP with the original Push-SUM's uniform weights."""
-    return _momentum_sgd("MSGP", lr, momentum, uniform())
+    return descent("MSGP", momentum_sgd(lr, momentum), uniform())
+
+
+def descent(name: str, rule: Rule, weighting: Weighting) -> Algorithm:
+    """The algorithm that moves by a rule, then exchanges: one step of Algorithm 1."""
+
+    def init(x0: Tensor) -> State:
+        return State(protocol.begin(x0), rule.init(x0))
+
+    def step(state: State, g: Tensor, t: int, exchange: Exchange) -> State:
+        perturbation, kept = rule.move(state.local, state.network.y, g, t)
+        return State(protocol.push_sum(state.network, perturbation, t, weighting, exchange), kept)
+
+    return Algorithm(name, weighting, 1, init, step)
+
+
+def sgd(lr: Rate) -> Rule:
+    """epsilon = -lr g."""
+    rate = schedule(lr)
+    return Rule(lambda x0: None, lambda kept, y, g, t: (-rate(t) * g, None))
+
+
+def momentum_sgd(lr: Rate, momentum: float) -> Rule:
+    """m = momentum m + g,   epsilon = -lr m."""
+    rate = schedule(lr)
+    if not (is_number(momentum) and 0 <= momentum < 1):
+        raise ValueError(f"momentum = {momentum!r}: momentum lies in [0, 1)")
+
+    def move(m: Tensor, y: Tensor, g: Tensor, t: int) -> tuple[Tensor, Tensor]:
+        m = momentum * m + g
+        return -rate(t) * m, m
+
+    return Rule(torch.zeros_like, move)
 
 
 class Tracking(NamedTuple):
@@ -77,7 +120,7 @@ class Tracking(NamedTuple):
     gradient: Tensor  #: (n, d) the gradient of the step before
 
 
-def s_addopt(lr: float) -> Algorithm:
+def s_addopt(lr: Rate) -> Algorithm:
     """S-ADDOPT: Push-SUM with gradient tracking; it pushes two d-vectors.
 
         x' = W x - lr w,   a' = W a,   y' = x' / a',   w' = W w + g(y') - g(y),   w^(0) = g(y^(0))
@@ -85,7 +128,7 @@ def s_addopt(lr: float) -> Algorithm:
     The gradient at y' is taken at the start of the next step, so that this method, like the
     others, takes exactly one gradient per step.
     """
-    _check_rate(lr)
+    rate = schedule(lr)
     weighting = uniform()
 
     def init(x0: Tensor) -> State:
@@ -98,40 +141,19 @@ def s_addopt(lr: float) -> Algorithm:
         (mixed, a, tracker), memory, weights = exchange.push(
             t, weighting, (network.x, network.a, w), network.memory
         )
-        x = mixed - lr * w
+        x = mixed - rate(t) * w
         y = protocol.corrected(x, a)
-        return State(protocol.State(x, a, y, memory, network.x, weights), Tracking(tracker, g))
+        return State(
+            protocol.State(x, a, y, memory, network.x, weights), Tracking(tracker, g.clone())
+        )
 
     return Algorithm("S-ADDOPT", weighting, 2, init, step)
 
 
-def _sgd(name: str, lr: float, weighting: Weighting) -> Algorithm:
-    _check_rate(lr)
-
-    def init(x0: Tensor) -> State:
-        return State(protocol.begin(x0), None)
-
-    def step(state: State, g: Tensor, t: int, exchange: Exchange) -> State:
-        return State(protocol.push_sum(state.network, -lr * g, t, weighting, exchange), None)
-
-    return Algorithm(name, weighting, 1, init, step)
-
-
-def _momentum_sgd(name: str, lr: float, momentum: float, weighting: Weighting) -> Algorithm:
-    _check_rate(lr)
-    if not 0 <= momentum < 1:
-        raise ValueError(f"momentum = {momentum!r}: momentum lies in [0, 1)")
-
-    def init(x0: Tensor) -> State:
-        return State(protocol.begin(x0), torch.zeros_like(x0))
-
-    def step(state: State, g: Tensor, t: int, exchange: Exchange) -> State:
-        m = momentum * state.local + g
-        return State(protocol.push_sum(state.network, -lr * m, t, weighting, exchange), m)
-
-    return Algorithm(name, weighting, 1, init, step)
-
-
-def _check_rate(lr: float) -> None:
-    if not (lr > 0 and isfinite(lr)):
-        raise ValueError(f"lr = {lr!r}: a step size is a finite number > 0")
+def schedule(lr: Rate) -> Callable[[int], float]:
+    """A step size as a function of the step."""
+    if callable(lr):
+        return lr
+    if not (is_number(lr) and lr > 0 and isfinite(lr)):
+        raise ValueError(f"lr = {lr!r}: a step size is a finite number > 0, or a function of t")
+    return lambda t: lr

@@ -25,12 +25,6 @@ if TYPE_CHECKING:
     from pushsum.weighting import Weighting
 
 TOPOLOGIES = ("full", "divide", "exponential", "random", "ring")
-WEIGHTINGS = {
-    "uniform": (),
-    "lazy": ("c",),
-    "moreau": ("k", "v"),
-    "scale-free-moreau": ("c", "v"),
-}
 
 app = typer.Typer(
     name="pushsum",
@@ -150,11 +144,12 @@ def topology(
         check_target(plot)
     from pushsum import theory
     from pushsum import topology as topologies
+    from pushsum import weighting as weightings
 
     arguments = {"inner": inner, "inter": inter, "period": period, "seed": seed}
     make: Callable[..., Topology] = getattr(topologies, name)
     graphs = make(nodes, **(arguments if name == "random" else {}))
-    rule = parse_weighting(weighting)
+    rule = weightings.parse(weighting)
     certificate = graphs.certificate()
     ours, papers = theory.constants(graphs, rule), theory.published(graphs, rule)
     if plot is not None:
@@ -172,33 +167,6 @@ def topology(
         typer.echo(f"drawn to {plot}")
     if ours.note:
         typer.echo(f"note: {ours.note}")
-
-
-def parse_weighting(text: str) -> Weighting:
-    """`moreau:k=0.1,v=0.1` -> the weighting of that name with these dials."""
-    from pushsum import weighting
-
-    name, _, rest = text.partition(":")
-    if name not in WEIGHTINGS:
-        raise ValueError(_unknown("weighting", name, tuple(WEIGHTINGS)))
-    dials: dict[str, float] = {}
-    for part in filter(None, rest.split(",")):
-        key, _, value = part.partition("=")
-        if key not in WEIGHTINGS[name]:
-            takes = " and ".join(WEIGHTINGS[name]) or "nothing"
-            raise ValueError(f"weighting '{text}': {name} takes {takes}, not '{key}'")
-        try:
-            dials[key] = float(value)
-        except ValueError:
-            raise ValueError(f"weighting '{text}': {key} needs a number, not '{value}'") from None
-    make: Callable[..., Weighting] = getattr(weighting, name.replace("-", "_"))
-    missing = [key for key in WEIGHTINGS[name] if key not in dials]
-    if missing and name != "scale-free-moreau":
-        example = ",".join(f"{key}=0.1" for key in WEIGHTINGS[name])
-        raise ValueError(
-            f"weighting '{text}': {name} needs {' and '.join(missing)}, e.g. {name}:{example}"
-        )
-    return make(**dials)
 
 
 def _topology_table(

@@ -48,7 +48,7 @@ class State(NamedTuple):
 def begin(x0: Tensor) -> State:
     """The state before step 1: a = 1, y = x, empty buffers."""
     a = torch.ones(len(x0), dtype=torch.float64, device=x0.device)
-    return State(x0, a, x0, None, x0, torch.empty(0, dtype=torch.float64))
+    return State(x0, a, x0.clone(), None, x0, torch.empty(0, dtype=torch.float64))
 
 
 def push_sum(

@@ -3,7 +3,7 @@
 All of it rests on p = delta^H, where delta is the smallest weight (Definition 1) and H the horizon,
 the number of steps after which everybody has heard from everybody. The paper writes Delta * B in
 place of H; that is right for a graph that never changes and can fail when it does
-(docs/horizon.md). `Constants.published` gives the paper's own expression.
+(docs/horizon.md). `published` gives the paper's own expression.
 
 p is astronomically small for all but tiny networks, so everything here is a natural logarithm;
 `log_` in a name says so. Norms of matrices are entrywise: `l1` is the sum of absolute values.
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import exp, expm1, inf, isfinite, log, log1p, sqrt
 from typing import NamedTuple, Protocol
 
-from torch import Tensor
+from torch import Tensor, finfo
 
 from pushsum.topology import Topology
 from pushsum.weighting import Matrix, Weighting, as_weighting
@@ -126,6 +126,8 @@ class Run(Protocol):
     @property
     def x(self) -> Tensor: ...
     @property
+    def a(self) -> Tensor: ...
+    @property
     def y(self) -> Tensor: ...
     @property
     def pushed(self) -> Tensor: ...
@@ -137,6 +139,12 @@ class Beside(NamedTuple):
     t: int
     distance: float  #: max_i ||y_i - mean of x||_1
     log_bound: float  #: log of Theorem 1's bound on it
+    rounding: float  #: how far off the measured distance may be
+
+    @property
+    def holds(self) -> bool:
+        """Whether the distance is within the bound, up to rounding."""
+        return self.distance <= _exp(self.log_bound) * (1 + 1e-9) + self.rounding
 
 
 class ConsensusBound:
@@ -172,16 +180,24 @@ class ConsensusBound:
 def theorem1(c: Constants, x0: Tensor, run: Iterable[Run]) -> Iterator[Beside]:
     """Lay Theorem 1 beside a run: after every step the measured distance and the bound.
 
-    For the four algorithms whose perturbation enters before the exchange, i.e. all but S-ADDOPT.
+    For the four algorithms whose perturbation enters before the exchange; S-ADDOPT, which moves
+    after it, is refused.
     """
     before = x0
     bound = ConsensusBound(c, float(x0.double().abs().sum()))
     for record in run:
-        perturbation = (record.pushed - before).double().abs().sum()
+        x, y, pushed = record.x.double(), record.y.double(), record.pushed.double()
+        rounding = 64 * finfo(record.x.dtype).eps * float(x.abs().sum() + pushed.abs().sum())
+        if float((x.sum(0) - pushed.sum(0)).abs().sum()) > len(x) * rounding:
+            raise ValueError(
+                f"step {record.t} moves x after the exchange, as S-ADDOPT does: Theorem 1 speaks "
+                "of perturbations that enter before it"
+            )
+        perturbation = float((pushed - before.double()).abs().sum())
         before = record.x
-        average = record.x.double().mean(0)
-        distance = (record.y.double() - average).abs().sum(1).max()
-        yield Beside(record.t, float(distance), bound.after(float(perturbation)))
+        distance = float((y - x.mean(0)).abs().sum(1).max())
+        rounding /= float(record.a.min())
+        yield Beside(record.t, distance, bound.after(perturbation), rounding)
 
 
 # --------------------------------------------------------------------------- optimization
@@ -204,6 +220,13 @@ class Objective:
     kappa: float
     gap: float
     x0_fro: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.L < inf:
+            raise ValueError(f"L = {self.L!r}: smoothness is a finite number > 0")
+        for name in ("sigma", "kappa", "gap", "x0_fro"):
+            if not 0 <= getattr(self, name) < inf:
+                raise ValueError(f"{name} = {getattr(self, name)!r}: a finite number >= 0")
 
 
 @dataclass(frozen=True)
@@ -235,6 +258,8 @@ def log_largest_step_size(c: Constants, L: float, momentum: float = 0.0) -> floa
 
     alpha = max(lambda, beta), which the paper defines only in its Corollary 5.
     """
+    if not 0 < L < inf:
+        raise ValueError(f"L = {L!r}: smoothness is a finite number > 0")
     network = 2 * _log_one_minus_alpha(c, momentum) - log(12 * sqrt(2) * c.n * L) - c.log_C
     return min(network, log((1 - momentum) ** 2 / (2 * L * (1 + momentum))))
 
@@ -282,6 +307,8 @@ def corollary1(
     Its orders O(1/sqrt(NT)), O(sigma^2/sqrt(NT)) and O(N kappa^2/T) hide C >= 4 N and
     1/(1 - alpha)^4, which depend on N; here they are not hidden.
     """
+    if not 0 < scale < inf:
+        raise ValueError(f"scale = {scale!r}: a finite number > 0 is expected")
     return theorem2(c, problem, log(scale) + (log(c.n) - log(steps)) / 2, steps, momentum)
 
 
@@ -295,6 +322,26 @@ def log_steps_for_corollary1(
 ) -> float:
     """How large "sufficiently large T" is: from there gamma = scale sqrt(N/T) is allowed."""
     return log(c.n) + 2 * (log(scale) - log_largest_step_size(c, L, momentum))
+
+
+class SgpOrders(NamedTuple):
+    """Corollary 3's three terms, as logarithms, without the constants that the paper leaves out."""
+
+    log_start: float  #: 1 / sqrt(NT)
+    log_noise: float  #: sigma^2 / sqrt(NT)
+    log_diversity: float | None  #: N P^2 kappa^2 / T; None where P does not exist
+
+
+def corollary3(c: Constants, problem: Objective, d: int, steps: int) -> SgpOrders:
+    """Corollary 3 (SGP): the orders of its three terms for a model of d parameters.
+
+    With the horizon H in place of Delta * B, although the corollary is quoted from the analysis of
+    SGP and not proven in the paper.
+    """
+    start = -(log(c.n) + log(steps)) / 2
+    log_P = log_sgp_P(c, d)
+    diversity = None if log_P is None else log(c.n) + 2 * (log_P + _log(problem.kappa)) - log(steps)
+    return SgpOrders(start, start + 2 * _log(problem.sigma), diversity)
 
 
 def log_sgp_P(c: Constants, d: int) -> float | None:

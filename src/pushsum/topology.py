@@ -22,6 +22,7 @@ from pushsum.randomness import uniforms
 
 Union = TypeVar("Union")
 
+MOST_NODES = 10**9
 NEVER = 0  #: the step at which a node was heard that was not heard at all; steps count from 1
 
 
@@ -158,13 +159,21 @@ def divide(n: int) -> Topology:
 
 
 def random(
-    n: int, inner: float = 0.5, inter: float = 0.25, period: int = 8, seed: int = 0
+    n: int,
+    inner: float = 0.5,
+    inter: float = 0.25,
+    period: int = 8,
+    seed: int = 0,
+    per_receiver: bool = False,
 ) -> Topology:
     """Every one-way channel opens by chance; on the last step of each period all are open.
 
     A channel inside a cluster (0..n//2-1 and the rest) opens with probability `inner`, one
     between clusters with probability `inter`, independently of all others and of other steps.
     The graph of step t is a function of (seed, t) alone: every process draws the same.
+
+    `per_receiver` is what the paper's experiment did instead: one draw decides for all channels
+    into a receiver, and all channels are open on the first step of each period.
 
     >>> random(6).certificate()
     Certificate(period=8, diameter=1, horizon=8)
@@ -173,10 +182,10 @@ def random(
     for name, p in (("inner", inner), ("inter", inter)):
         if not 0 <= p <= 1:
             raise ValueError(f"{name} = {p!r}: a probability lies in [0, 1]")
-    if isinstance(period, bool) or not isinstance(period, int) or period < 1:
+    if isinstance(period, bool) or not isinstance(period, int | np.integer) or period < 1:
         raise ValueError(f"period = {period!r}: a period is an integer >= 1")
     uniforms(seed, "graph", 0, shape=(1,))  # refuses a bad seed at the door
-    return Random(n, float(inner), float(inter), period, seed, f"random({n})")
+    return Random(n, float(inner), float(inter), int(period), seed, f"random({n})", per_receiver)
 
 
 def from_graphs(graphs: Iterable[Any]) -> Topology:
@@ -187,17 +196,14 @@ def from_graphs(graphs: Iterable[Any]) -> Topology:
     >>> from_graphs([[[0, 1], [0, 0]], [[0, 0], [1, 0]]]).certificate()
     Certificate(period=2, diameter=1, horizon=2)
     """
-    adjacencies = [_adjacency(g, position) for position, g in enumerate(graphs)]
-    if not adjacencies:
+    sized = [_edges_of(graph, position) for position, graph in enumerate(graphs)]
+    if not sized:
         raise ValueError("from_graphs([]): give at least one graph")
-    sizes = sorted({len(a) for a in adjacencies})
+    sizes = sorted({n for n, _ in sized})
     if len(sizes) > 1:
         raise ValueError(f"from_graphs: graphs of {sizes} nodes: all must have the same nodes")
-    return Cyclic(
-        sizes[0],
-        tuple(_sorted_edges(a) for a in adjacencies),
-        f"from_graphs({len(adjacencies)} x {sizes[0]} nodes)",
-    )
+    edges = tuple(edges for _, edges in sized)
+    return Cyclic(sizes[0], edges, f"from_graphs({len(edges)} x {sizes[0]} nodes)")
 
 
 # --------------------------------------------------------------------------- the three kinds
@@ -357,6 +363,7 @@ class Random(Topology):
     open_every: int
     seed: int
     name: str
+    per_receiver: bool = False
 
     @property
     def cycle(self) -> None:
@@ -386,10 +393,12 @@ class Random(Topology):
     def _drawn(self) -> Callable[[int], Tensor]:
         """The graph of a step; the last few are kept, since buffers look back over a period."""
 
+        open_at, draws = (1, 1) if self.per_receiver else (0, self.n)
+
         def draw(t: int) -> Tensor:
-            if t % self.open_every == 0:
+            if t % self.open_every == open_at % self.open_every:
                 return _sorted_edges(np.ones((self.n, self.n), dtype=bool))
-            chance = uniforms(self.seed, "graph", t, shape=(self.n, self.n))
+            chance = uniforms(self.seed, "graph", t, shape=(draws, self.n))
             return _sorted_edges(chance < self._probabilities)
 
         return lru_cache(maxsize=self.open_every + 1)(draw)
@@ -413,36 +422,38 @@ class Random(Topology):
 def _node_count(n: int) -> int:
     if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
         raise ValueError(f"n = {n!r}: the number of nodes is an integer >= 1")
+    if n > MOST_NODES:
+        raise ValueError(f"n = {n}: at most {MOST_NODES} nodes fit into one process")
     return int(n)
 
 
 def _step(t: int) -> int:
     if t < 1:
         raise ValueError(f"t = {t!r}: steps count from 1")
-    return t
+    return int(t)
 
 
 def _hops(n: int, hop: int) -> tuple[int, ...]:
     return (0,) if hop % n == 0 else (0, hop % n)
 
 
-def _adjacency(graph: Any, position: int) -> np.ndarray:
+def _edges_of(graph: Any, position: int) -> tuple[int, Tensor]:
+    """Number of nodes and sorted edges of a networkx graph or a 0/1 array."""
     if isinstance(graph, nx.Graph):
-        if set(graph) != set(range(len(graph))):
+        n = len(graph)
+        if n == 0 or set(graph) != set(range(n)):
             nodes = sorted(graph, key=str)[:8]
             raise ValueError(f"graph {position}: its nodes must be 0..n-1, not {nodes}")
-        array = np.zeros((len(graph), len(graph)))
-        for i, j in graph.edges():
-            array[i, j] = 1
-            if not graph.is_directed():
-                array[j, i] = 1
-    else:
-        array = np.asarray(graph)
+        pairs = np.array([(i, j) for i, j, *_ in graph.edges()], dtype=np.int64).reshape(-1, 2)
+        both = [pairs] if graph.is_directed() else [pairs, pairs[:, ::-1]]
+        loops = np.stack([np.arange(n)] * 2, axis=1)
+        return n, torch.from_numpy(np.unique(np.concatenate([*both, loops]), axis=0).T.copy())
+    array = np.asarray(graph)
     if array.ndim != 2 or array.shape[0] != array.shape[1] or array.size == 0:
         raise ValueError(f"graph {position}: an adjacency is a square array, not {array.shape}")
     if not np.isin(array, (0, 1)).all():
         raise ValueError(f"graph {position}: an adjacency holds 0 and 1 only")
-    return np.not_equal(array, 0)
+    return len(array), _sorted_edges(array != 0)
 
 
 def _sorted_edges(adjacency: np.ndarray) -> Tensor:

@@ -16,7 +16,9 @@ of the (n, n) bool adjacency and the (n, n) float64 squared distances, with
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from math import isfinite
+from numbers import Real
 from typing import Literal, final
 
 import torch
@@ -65,8 +67,7 @@ class Shares(Weighting):
     smallest: Callable[[int], float]
 
     def matrix(self, adjacency: Tensor, squared_distances: Tensor) -> Tensor:
-        adjacency = adjacency.bool()
-        d2 = squared_distances.double()
+        adjacency, d2 = _checked(adjacency, squared_distances)
         senders, receivers = adjacency.nonzero().T
         scale = d2.sum(1) / (d2 > 0).sum(1).clamp(min=1)
         weights = self.along(
@@ -97,7 +98,14 @@ class Own(Weighting):
     sight: Sight = "buffers"
 
     def matrix(self, adjacency: Tensor, squared_distances: Tensor) -> Tensor:
-        W = torch.as_tensor(self.function(adjacency, squared_distances)).double()
+        adjacency, d2 = _checked(adjacency, squared_distances)
+        W = self.function(adjacency.clone(), d2.clone())
+        try:
+            W = torch.as_tensor(W).double()
+        except (TypeError, ValueError, RuntimeError):
+            raise ValueError(
+                f"weighting {self.name}: returned {type(W).__name__}, expected an (n, n) tensor"
+            ) from None
         check_definition_1(W, adjacency, self.smallest, self.name)
         receivers, senders = (adjacency.T).nonzero().T
         weights = keep_the_rest(senders, senders != receivers, W[receivers, senders], len(W))
@@ -125,7 +133,7 @@ def lazy(c: float) -> Weighting:
     The control that tells adapting from merely being slow: Moreau weights, too, are smaller than
     uniform ones. `lazy(1)` is `uniform()`.
     """
-    if not 0 < c <= 1:
+    if not (is_number(c) and 0 < c <= 1):
         raise ValueError(f"c = {c!r}: a lazy weighting needs 0 < c <= 1 (1 is uniform)")
     return Shares(f"lazy(c={c:g})", "nothing", lambda K, d2, scale: c / K, lambda K: c / K)
 
@@ -139,7 +147,7 @@ def moreau(k: float, v: float) -> Weighting:
     gamma cancels. Good values of k depend on the model, since k multiplies a squared distance in
     parameter space; `scale_free_moreau` does not have that problem.
     """
-    if not (k > 0 and isfinite(k)):
+    if not (is_number(k) and k > 0 and isfinite(k)):
         raise ValueError(f"k = {k!r}: Moreau weighting needs a finite k > 0")
     _check_v(v)
     return Shares(
@@ -158,12 +166,13 @@ def scale_free_moreau(c: float = 1.0, v: float = 0.1) -> Weighting:
     from node to node and from step to step. A node that has heard nobody, or whose neighbours all
     agree with it, has no scale; its weights are on the floor, as with any k at distance 0.
     """
-    if not (c > 0 and isfinite(c)):
+    if not (is_number(c) and c > 0 and isfinite(c)):
         raise ValueError(f"c = {c!r}: scale-free Moreau weighting needs a finite c > 0")
     _check_v(v)
 
     def share(K: Tensor, d2: Tensor, scale: Tensor) -> Tensor:
-        return _moreau_share(K, torch.where(scale > 0, c * d2 / scale, 0.0), v)
+        relative = torch.where(scale > 0, d2 / scale, 0.0)
+        return _moreau_share(K, c * relative.nan_to_num(nan=1.0), v)  # inf / inf: about the mean
 
     return Shares(
         f"scale_free_moreau(c={c:g}, v={v:g})", "buffers", share, lambda K: _moreau_floor(K, v)
@@ -188,6 +197,51 @@ def own(function: Matrix, floor: float = 1e-6) -> Weighting:
         raise ValueError(f"floor = {floor!r}: the smallest weight lies in (0, 1]")
     name = getattr(function, "__name__", type(function).__name__)
     return Own(name, function, floor)
+
+
+#: What `parse` knows: name -> dials.
+DIALS = {
+    "uniform": (),
+    "lazy": ("c",),
+    "moreau": ("k", "v"),
+    "scale-free-moreau": ("c", "v"),
+}
+
+
+def parse(text: str) -> Weighting:
+    """The weighting of a line of text, `name` or `name:dial=value,...`.
+
+    >>> parse("moreau:k=0.1,v=0.2")
+    moreau(k=0.1, v=0.2)
+    """
+    name, _, rest = text.partition(":")
+    if name not in DIALS:
+        close = get_close_matches(name, DIALS, n=1, cutoff=0.4)
+        hint = f" (did you mean {close[0]}?)" if close else ""
+        raise ValueError(f"unknown weighting '{name}'{hint}: choose from {', '.join(DIALS)}")
+    dials: dict[str, float] = {}
+    for part in filter(None, rest.split(",")):
+        key, _, value = part.partition("=")
+        if key not in DIALS[name]:
+            takes = " and ".join(DIALS[name]) or "nothing"
+            raise ValueError(f"weighting '{text}': {name} takes {takes}, not '{key}'")
+        try:
+            dials[key] = float(value)
+        except ValueError:
+            raise ValueError(f"weighting '{text}': {key} needs a number, not '{value}'") from None
+    missing = [key for key in DIALS[name] if key not in dials]
+    if missing and name != "scale-free-moreau":  # whose dials have defaults
+        example = ",".join(f"{key}=0.1" for key in DIALS[name])
+        raise ValueError(
+            f"weighting '{text}': {name} needs {' and '.join(missing)}, e.g. {name}:{example}"
+        )
+    makers: dict[str, Callable[..., Weighting]] = {
+        "uniform": uniform,
+        "lazy": lazy,
+        "moreau": moreau,
+        "scale-free-moreau": scale_free_moreau,
+    }
+    return makers[name](**dials)
 
 
 def as_weighting(weighting: Weighting | Matrix) -> Weighting:
@@ -248,10 +302,11 @@ def check_definition_1(W: Tensor, adjacency: Tensor, floor: float, name: str) ->
 def keep_the_rest(senders: Tensor, away: Tensor, shares: Tensor, n: int) -> Tensor:
     """Give `shares` along the edges that lead away and keep the rest at home.
 
-    Shares are rounded to multiples of 2^-53: their sums are then exact in float64, in any order,
-    so each column sums to exactly 1 and push-sum loses no mass to the weights.
+    Shares are rounded up to multiples of 2^-53: their sums are then exact in float64, in any
+    order, so each column sums to exactly 1 and push-sum loses no mass to the weights; and none
+    of them falls below its floor.
     """
-    given = torch.where(away, (shares * _GRAIN).round() / _GRAIN, 0.0)
+    given = torch.where(away, (shares * _GRAIN).ceil() / _GRAIN, 0.0)
     total = torch.zeros(n, dtype=torch.float64).index_add_(0, senders, given)
     return torch.where(away, given, 1 - total[senders])
 
@@ -263,14 +318,35 @@ def dense(n: int, senders: Tensor, receivers: Tensor, weights: Tensor) -> Tensor
     return W
 
 
+def _checked(adjacency: Tensor, squared_distances: Tensor) -> tuple[Tensor, Tensor]:
+    """(n, n) bool with a True diagonal, (n, n) float64; refuses what is not."""
+    adjacency, d2 = torch.as_tensor(adjacency), torch.as_tensor(squared_distances).double()
+    if adjacency.ndim != 2 or adjacency.shape[0] != adjacency.shape[1]:
+        raise ValueError(f"adjacency has shape {tuple(adjacency.shape)}, expected (n, n)")
+    if d2.shape != adjacency.shape:
+        raise ValueError(
+            f"squared_distances has shape {tuple(d2.shape)}, expected {tuple(adjacency.shape)}"
+        )
+    if not bool((d2 >= 0).all()):
+        i, j = (~(d2 >= 0)).nonzero()[0].tolist()
+        raise ValueError(f"squared_distances[{i}, {j}] = {d2[i, j]:g}: a square is not negative")
+    return adjacency.bool() | torch.eye(len(adjacency), dtype=torch.bool), d2
+
+
 def _moreau_share(K: Tensor, exponent: Tensor, v: float) -> Tensor:
-    return (1 - v) / (K * (1 + v)) * (1 + v - torch.exp(-exponent))
+    # 1 + v - exp(-z), without losing a small v
+    return (1 - v) / (K * (1 + v)) * (v - torch.expm1(-exponent))
 
 
 def _moreau_floor(K: int, v: float) -> float:
     return v * (1 - v) / ((1 + v) * K)
 
 
+def is_number(value: object) -> bool:
+    """Whether something can be compared with numbers; numpy's and fractions can."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
 def _check_v(v: float) -> None:
-    if not 0 < v < 1:
+    if not (is_number(v) and 0 < v < 1):
         raise ValueError(f"v = {v!r}: Moreau weighting needs 0 < v < 1")

@@ -6,17 +6,21 @@ pushed at the step at which i last heard j, so nothing here is n x n x d.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from pushsum import algorithms
 from pushsum.algorithms import Algorithm
 from pushsum.protocol import Pushed
-from pushsum.topology import Topology
+from pushsum.topology import NEVER, Topology
 from pushsum.weighting import Shares, Weighting, dense
 
 FEW_NODES = 256  #: up to here an (n, n) matrix is cheap; above, only lists of edges are kept
+LONG = 2048  #: rows from here on are worth a pass of their own
 BLOCK = 2**18  #: elements of a work array that stay in a core's cache
 
 Gradient = Callable[[Tensor, int], Tensor]
@@ -27,17 +31,38 @@ class Iterate:
     """What all nodes hold after step t."""
 
     t: int
-    x: Tensor  #: (n, d) parameters
-    a: Tensor  #: (n,) normalizing scalars, float64
-    y: Tensor  #: (n, d) corrected parameters
-    pushed: Tensor  #: (n, d) what was pushed in step t; minus the x before, the perturbation
-    weights: Tensor  #: (E,) what was given along each edge of step t, float64
+    state: algorithms.State
     topology: Topology
+
+    @property
+    def x(self) -> Tensor:
+        """(n, d) parameters."""
+        return self.state.network.x
+
+    @property
+    def a(self) -> Tensor:
+        """(n,) normalizing scalars, float64."""
+        return self.state.network.a
+
+    @property
+    def y(self) -> Tensor:
+        """(n, d) corrected parameters x / a."""
+        return self.state.network.y
+
+    @property
+    def pushed(self) -> Tensor:
+        """(n, d) what was pushed in step t; minus the x before, the perturbation."""
+        return self.state.network.pushed
 
     @property
     def edges(self) -> Tensor:
         """(2, E) senders and receivers of step t."""
         return self.topology.edges(self.t)
+
+    @property
+    def weights(self) -> Tensor:
+        """(E,) what was given along each edge, float64."""
+        return self.state.network.weights
 
     @property
     def W(self) -> Tensor:
@@ -52,7 +77,12 @@ class Iterate:
 
 
 def iterate(
-    algorithm: Algorithm, topology: Topology, gradient: Gradient, x0: Tensor, steps: int
+    algorithm: Algorithm,
+    topology: Topology,
+    gradient: Gradient,
+    x0: Tensor,
+    steps: int,
+    after: Iterate | None = None,
 ) -> Iterator[Iterate]:
     """Run an algorithm on a graph sequence, one `Iterate` per step.
 
@@ -63,6 +93,7 @@ def iterate(
             which is y^(t-1), in step t.
         x0: (n, d), one start per node; its dtype is kept (a is float64 whatever x is).
         steps: how many steps to run.
+        after: go on after this record of an earlier run, instead of starting from x0.
 
     >>> import pushsum as ps
     >>> targets = torch.tensor([[0.0], [1.0], [5.0]])
@@ -72,21 +103,19 @@ def iterate(
     >>> round(last.average.item(), 3)
     2.0
     """
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
+    if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 0:
         raise ValueError(f"steps = {steps!r}: the number of steps is an integer >= 0")
     x0 = _checked_start(x0, topology.n)
     network = Network(topology)
-    state = algorithm.init(x0)
+    done, state = (0, algorithm.init(x0)) if after is None else (after.t, after.state)
 
-    def run() -> Iterator[Iterate]:
-        nonlocal state
-        for t in range(1, steps + 1):
+    def run(state: algorithms.State) -> Iterator[Iterate]:
+        for t in range(done + 1, done + steps + 1):
             g = _checked_gradient(gradient(state.network.y, t), x0, t)
             state = algorithm.step(state, g, t, network)
-            x, a, y, _, pushed, weights = state.network
-            yield Iterate(t, x, a, y, pushed, weights, topology)
+            yield Iterate(t, state, topology)
 
-    return run()
+    return run(state)
 
 
 class Snapshot(NamedTuple):
@@ -102,13 +131,19 @@ class Network:
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
         self.period = topology.period  # raises here if the graphs do not connect the nodes
+        self.seconds = {"weighting": 0.0, "mixing": 0.0}  # what the exchanges have cost so far
 
     def push(self, t: int, weighting: Weighting, values: Sequence[Tensor], memory: Any) -> Pushed:
         """Lines 3-7 of Algorithm 1; see `pushsum.protocol.Exchange`."""
         snapshots: tuple[Snapshot, ...] = memory or ()
         edges = self.topology.edges(t)
+        start = perf_counter()
         weights = self._weights(t, edges, weighting, snapshots)
-        held = tuple(mix(edges, weights, value) for value in values)
+        weighted = perf_counter()
+        mix = mixer(self.topology.n, edges, weights)
+        held = tuple(mix(value) for value in values)
+        self.seconds["weighting"] += weighted - start
+        self.seconds["mixing"] += perf_counter() - weighted
         if weighting.sight != "nothing":
             depth = self.topology.lookback if weighting.sight == "neighbours" else self.period
             snapshots = (Snapshot(t, values[0]), *snapshots)[:depth]
@@ -147,24 +182,62 @@ class Network:
         return weighting.matrix(adjacency, d2)[receivers, senders]
 
 
-# --------------------------------------------------------------------------- the kernels
+# --------------------------------------------------------------------------- mixing
 
 
-def mix(edges: Tensor, weights: Tensor, value: Tensor, out: Tensor | None = None) -> Tensor:
-    """Line 7: what every node holds once the weighted values along the edges have arrived.
+def mixer(n: int, edges: Tensor, weights: Tensor) -> Callable[[Tensor], Tensor]:
+    """Line 7: value -> what every node holds once the weighted values have arrived.
 
-    In float64 and for many nodes each node adds up what it received in the order of the senders,
+    In float64 and for many nodes, each node adds up what it received in the order of the senders,
     one rounded product after the other, so that the result does not depend on how many threads
-    or processes did it. Below that precision a few nodes are one matrix product.
+    or processes did it. Below that precision a few nodes are one matrix product, in float32.
     """
-    n = len(value)
-    rows = value.reshape(n, -1)
     senders, receivers = edges
-    if n <= FEW_NODES and value.dtype != torch.float64:
-        W = dense(n, senders, receivers, weights).to(rows)
-        held = None if out is None else out.view(rows.shape)
-        return torch.mm(W, rows, out=held).reshape(value.shape)
-    held = torch.zeros_like(rows) if out is None else out.view(rows.shape).zero_()
+    in_order = _in_order(n, senders, receivers, weights)
+
+    def mix(value: Tensor) -> Tensor:
+        rows = value.reshape(n, -1)
+        if value.dtype == torch.float64 or n > FEW_NODES:
+            return in_order(rows).reshape(value.shape)
+        W = _float32_matrix(n, senders, receivers, weights).to(rows.device)
+        return torch.mm(W, rows.float()).to(value.dtype).reshape(value.shape)
+
+    return mix
+
+
+def _float32_matrix(n: int, senders: Tensor, receivers: Tensor, weights: Tensor) -> Tensor:
+    """W in float32 with columns that sum to exactly 1, so that the average does not drift."""
+    W = dense(n, senders, receivers, (weights * 2**24).round() / 2**24)
+    W.fill_diagonal_(0)
+    return (W + torch.diag(1 - W.sum(0))).float()
+
+
+def _in_order(
+    n: int, senders: Tensor, receivers: Tensor, weights: Tensor
+) -> Callable[[Tensor], Tensor]:
+    """rows (n, d) -> sums by receiver, in the order of the senders."""
+    if n > FEW_NODES:
+        return lambda rows: _segment_sums(rows, senders, receivers, weights)
+    by_receiver = receivers.argsort(stable=True)  # edges are sorted by sender
+    first = torch.searchsorted(receivers[by_receiver], torch.arange(n))
+    turn = torch.arange(len(receivers)) - first[receivers[by_receiver]]
+    turns = [by_receiver[turn == k] for k in range(int(turn.max()) + 1)]
+
+    def sums(rows: Tensor) -> Tensor:
+        held = torch.zeros_like(rows)
+        width = max(1, BLOCK // n)
+        for start in range(0, rows.shape[1], width):
+            part = slice(start, start + width)
+            for edges in turns:  # the k-th message of every node that has one
+                given = rows[senders[edges], part] * weights[edges, None].to(rows)
+                held[receivers[edges], part] += given
+        return held
+
+    return sums
+
+
+def _segment_sums(rows: Tensor, senders: Tensor, receivers: Tensor, weights: Tensor) -> Tensor:
+    held = torch.zeros_like(rows)
     w = weights.to(rows)[:, None]
     width = max(1, 4 * BLOCK // min(len(senders), BLOCK))
     for column in range(0, rows.shape[1], width):
@@ -173,7 +246,10 @@ def mix(edges: Tensor, weights: Tensor, value: Tensor, out: Tensor | None = None
             some = slice(first, first + BLOCK)
             given = rows[:, part].index_select(0, senders[some]).mul_(w[some])
             held[:, part].index_add_(0, receivers[some], given)
-    return held.reshape(value.shape)
+    return held
+
+
+# --------------------------------------------------------------------------- distances
 
 
 def squared_distances(
@@ -185,42 +261,45 @@ def squared_distances(
     every digit in float32 when nodes nearly agree.
     """
     d2 = torch.zeros(len(holders), dtype=torch.float64)
-    if not snapshots:
-        return d2
-    newest = snapshots[0].x
     for step, x in snapshots:
-        (of_step,) = (steps == step).nonzero(as_tuple=True)
-        if len(of_step) == 0:
-            continue
-        i, j = holders[of_step], heard[of_step]
-        by_pair = _few_long_rows if len(x) <= FEW_NODES else _many_short_rows
-        d2[of_step] = by_pair(newest, x, i, j)
+        (of_step,) = ((steps == step) & (steps != NEVER)).nonzero(as_tuple=True)
+        if len(of_step) > 0:
+            i, j = holders[of_step], heard[of_step]
+            by_pair = _long_rows if x.shape[1] >= LONG else _short_rows
+            d2[of_step] = by_pair(snapshots[0].x, x, i, j)
     return d2
 
 
-def _few_long_rows(own: Tensor, other: Tensor, i: Tensor, j: Tensor) -> Tensor:
+def _long_rows(own: Tensor, other: Tensor, i: Tensor, j: Tensor) -> Tensor:
     """Pair after pair, in blocks that stay in the cache."""
-    d = own.shape[1]
-    work = torch.empty(min(BLOCK, d), dtype=own.dtype, device=own.device)
     pairs = list(zip(i.tolist(), j.tolist(), strict=True))
     if own is other:  # ||x_i - x_j|| = ||x_j - x_i||
         pairs = [(min(pair), max(pair)) for pair in pairs]
-    distances = dict.fromkeys(pairs, 0.0)
-    for first in range(0, d, BLOCK):
-        block = slice(first, first + BLOCK)
-        for p, q in distances:
-            difference = torch.sub(other[q, block], own[p, block], out=work[: d - first])
-            distances[p, q] += torch.dot(difference, difference).item()
+    kind = torch.promote_types(own.dtype, torch.float32)
+    distances = {pair: _distance(own[pair[0]], other[pair[1]], kind) for pair in pairs}
+    for pair, d2 in distances.items():
+        if not 1e-30 < d2 < 1e30:  # beyond float32's reach, perhaps
+            distances[pair] = _distance(own[pair[0]], other[pair[1]], torch.float64)
     return torch.tensor([distances[pair] for pair in pairs], dtype=torch.float64)
 
 
-def _many_short_rows(own: Tensor, other: Tensor, i: Tensor, j: Tensor) -> Tensor:
+def _distance(one: Tensor, other: Tensor, kind: torch.dtype) -> float:
+    work = torch.empty(min(BLOCK, len(one)), dtype=kind, device=one.device)
+    total = 0.0
+    for first in range(0, len(one), BLOCK):
+        a, b = one[first : first + BLOCK].to(kind), other[first : first + BLOCK].to(kind)
+        difference = torch.sub(a, b, out=work[: len(a)])
+        total += torch.dot(difference, difference).item()
+    return total
+
+
+def _short_rows(own: Tensor, other: Tensor, i: Tensor, j: Tensor) -> Tensor:
     size = max(1, 4 * BLOCK // own.shape[1])
     parts = [
-        (own[i[k : k + size]] - other[j[k : k + size]]).double().square_().sum(1)
+        (own[i[k : k + size]].double() - other[j[k : k + size]].double()).square_().sum(1)
         for k in range(0, len(i), size)
     ]
-    return torch.cat(parts)
+    return torch.cat(parts).cpu()
 
 
 def _look_up(keys: Tensor, values: Tensor, wanted: Tensor) -> Tensor:
@@ -235,7 +314,7 @@ def _look_up(keys: Tensor, values: Tensor, wanted: Tensor) -> Tensor:
 
 
 def _checked_start(x0: Tensor, n: int) -> Tensor:
-    x0 = torch.as_tensor(x0)
+    x0 = torch.as_tensor(x0).detach()
     if x0.ndim != 2 or len(x0) != n or x0.shape[1] == 0:
         raise ValueError(
             f"x0 has shape {tuple(x0.shape)}, expected ({n}, d): one row for each of {n} nodes"
@@ -250,7 +329,12 @@ def _checked_start(x0: Tensor, n: int) -> Tensor:
 
 
 def _checked_gradient(g: Tensor, x0: Tensor, t: int) -> Tensor:
-    g = torch.as_tensor(g)
+    try:
+        g = torch.as_tensor(g).detach().to(x0)
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(
+            f"gradient at step {t} is {type(g).__name__}, expected a tensor of {tuple(x0.shape)}"
+        ) from None
     if g.shape != x0.shape:
         raise ValueError(
             f"gradient at step {t} has shape {tuple(g.shape)}, expected {tuple(x0.shape)}: "
@@ -264,4 +348,4 @@ def _checked_gradient(g: Tensor, x0: Tensor, t: int) -> Tensor:
                 f"gradient of node {node} at step {t} holds NaN or infinity: the run has "
                 "diverged (try a smaller lr) or the gradient function is at fault"
             )
-    return g.to(x0)
+    return g
