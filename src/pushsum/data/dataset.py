@@ -1,0 +1,94 @@
+"""A data set in memory, and random crops and flips of its images."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Samples and labels for training and testing.
+
+    Attributes:
+        name: what it is called.
+        train_x: (m, channels, height, width) uint8 images, or float32 samples of any shape.
+        train_y: (m,) int64 labels in 0..classes-1.
+        test_x: the same for testing.
+        test_y: the same for testing.
+        classes: how many labels there are.
+        mean: (channels,) mean of the training images scaled to [0, 1]; 0 for float samples.
+        std: (channels,) their standard deviation, 1 where a channel is constant.
+    """
+
+    name: str
+    train_x: Tensor
+    train_y: Tensor
+    test_x: Tensor
+    test_y: Tensor
+    classes: int
+    mean: Tensor
+    std: Tensor
+
+    def scaled(self, x: Tensor) -> Tensor:
+        """What a network is fed: (x / 255 - mean) / std for uint8 images, float32 as it is.
+
+        Args:
+            x: (..., channels, height, width) uint8 or anything float32, on any device.
+        """
+        if x.dtype == torch.float32:
+            return x
+        if x.dtype != torch.uint8:
+            raise ValueError(f"x is {x.dtype}: samples are torch.uint8 images or torch.float32")
+        mean, std = (v.to(x.device).view(-1, 1, 1) for v in (self.mean, self.std))
+        return x.to(torch.float32).div_(255).sub_(mean).div_(std)
+
+
+def statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation per channel of (m, c, h, w) uint8 images scaled to [0, 1].
+
+    From exact integer sums, so they depend neither on the order nor on the machine.
+    """
+    total = np.zeros((2, images.shape[1]), dtype=np.int64)
+    for start in range(0, len(images), 1000):
+        block = images[start : start + 1000].astype(np.uint16)
+        total[0] += block.sum(axis=(0, 2, 3), dtype=np.int64)
+        total[1] += (block * block).sum(axis=(0, 2, 3), dtype=np.int64)
+    first, second = total / (images.size // images.shape[1])
+    std = np.sqrt(np.maximum(second - first**2, 0)) / 255
+    return (first / 255).astype(np.float32), np.where(std > 0, std, 1).astype(np.float32)
+
+
+def augment(x: Tensor, generator: torch.Generator, crop: int = 4, flip: bool = True) -> Tensor:
+    """A random crop and a random horizontal flip of every image, the whole batch at once.
+
+    Each image is padded with `crop` zeros on every side and cut back to its size at a random
+    place, then mirrored with probability 1/2. On scaled images a zero is the mean colour.
+
+    Args:
+        x: (n, b, c, h, w) or (b, c, h, w) floats.
+        generator: the source of all randomness; drawn from on its own device.
+        crop: by how many pixels an image may move; 0 for not at all.
+        flip: whether to mirror.
+    """
+    if x.ndim not in (4, 5) or not x.is_floating_point():
+        raise ValueError(
+            f"x is {x.dtype} of shape {tuple(x.shape)}: images are floats of shape "
+            "(n, b, c, h, w) or (b, c, h, w): scale them first, and leave other samples alone"
+        )
+    if isinstance(crop, bool) or not isinstance(crop, int) or crop < 0:
+        raise ValueError(f"crop = {crop!r}: a number of pixels is an integer >= 0")
+    images = x.flatten(0, -4)
+    m, _, height, width = images.shape
+    if crop:
+        place = torch.randint(
+            2 * crop + 1, (2, m), generator=generator, device=generator.device
+        ).to(x.device)
+        windows = F.pad(images, (crop,) * 4).unfold(2, height, 1).unfold(3, width, 1)
+        images = windows[torch.arange(m, device=x.device), :, place[0], place[1]]
+    if flip:
+        mirrored = torch.rand(m, generator=generator, device=generator.device) < 0.5
+        images = torch.where(mirrored.to(x.device).view(-1, 1, 1, 1), images.flip(-1), images)
+    return images.reshape(x.shape)
