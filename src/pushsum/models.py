@@ -1,0 +1,426 @@
+"""Networks by name: ResNets and their narrow versions, a small CNN, an MLP.
+
+Every model is a plain `nn.Module` that keeps all state in named parameters and buffers, so that
+one module serves n nodes: `torch.func.functional_call` with row i of the stacked state is node i,
+and `torch.func.vmap` over the leading axis is all of them. A forward pass in training mode
+updates the stacked BatchNorm buffers it was given in place, under vmap too; the momentum is a
+number (0.1), so `num_batches_tracked` counts along and nothing reads it.
+
+ResNets carry torchvision's names (`layer1.0.conv1.weight`, ..., `fc.bias`), and every model calls
+its last layer `fc`.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from functools import partial
+from math import prod, sqrt
+from pathlib import Path
+from typing import Literal, final
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+Norm = Literal["batch", "group"]
+Stem = Literal["cifar", "imagenet"]
+NormLayer = Callable[[int], nn.Module]  #: channels -> normalization
+
+HEAD = "fc"  #: the last layer, the only one that depends on the number of classes
+_HEAD_NAMES = (f"{HEAD}.weight", f"{HEAD}.bias")
+MAX_STAGES = 4  #: torchvision's names end at layer4, and each stage doubles the width
+MAX_BLOCKS = 200  #: in a stage
+MAX_SIZE = 1_000_000  #: of anything: far above every sensible network, below overflows
+MAX_INPUTS = 1_000_000_000  #: numbers in one input
+MAX_GROUPS = 32  #: of GroupNorm, for width 64 and above
+
+_OPTIONS = {
+    "resnet18": ("width", "blocks", "norm", "stem"),
+    "resnet50": ("width", "blocks", "norm", "stem"),
+    "resnet-small": ("width", "blocks", "norm", "stem"),
+    "cnn": ("width", "hidden"),
+    "mlp": ("hidden",),
+}
+NAMES = tuple(_OPTIONS)  #: the models that `build` knows
+
+
+def build(
+    name: str,
+    shape: tuple[int, ...],
+    classes: int,
+    *,
+    width: int | None = None,
+    blocks: tuple[int, ...] | None = None,
+    norm: Norm | None = None,
+    stem: Stem | None = None,
+    hidden: tuple[int, ...] | None = None,
+    generator: torch.Generator | None = None,
+) -> nn.Module:
+    """The model `name` for inputs (b, *shape), in training mode, on the CPU.
+
+    | name | is | options and their defaults |
+    |---|---|---|
+    | resnet18 | basic blocks | width 64, blocks (2, 2, 2, 2), norm batch, stem cifar |
+    | resnet50 | bottlenecks, stride at the 3x3 | width 64, blocks (3, 4, 6, 3), norm, stem |
+    | resnet-small | basic blocks | width 16, blocks (1, 1, 1), norm, stem |
+    | cnn | 2 x (3x3 convolution, pool), linear | width 16, hidden (64,) |
+    | mlp | linear layers | hidden (64,) |
+
+    Convolutions start from He's normal distribution (fan out, ReLU) with bias 0, linear layers
+    from U(-1, 1) / sqrt(inputs) as in torch, norms from 1 and 0. The last norm of a residual
+    branch starts from 1 as well, not from 0 as in some recipes: as in torchvision by default.
+
+    Args:
+        name: one of `NAMES`.
+        shape: of one input: (channels, height, width); the mlp takes any.
+        classes: outputs of the last layer.
+        width: channels of the first stage; every further stage has twice as many.
+        blocks: residual blocks of each of one to four stages.
+        norm: "batch", or "group" with 32 groups, for narrow networks width / 2 (if that divides
+            the width, else the next smaller number that does).
+        stem: "cifar" (3x3 convolution) or "imagenet" (7x7 with stride 2, then 3x3 max-pool with
+            stride 2).
+        hidden: sizes of the hidden linear layers; () leaves the last layer alone.
+        generator: on the CPU; the parameters are a pure function of its state. None: one seeded
+            with 0. The global random state is neither read nor moved.
+
+    >>> model = build("resnet-small", (3, 32, 32), classes=10)
+    >>> sum(p.numel() for p in model.parameters())
+    78042
+    """
+    if name not in NAMES:
+        raise ValueError(_unknown("model", name, NAMES))
+    _check_options(name, width=width, blocks=blocks, norm=norm, stem=stem, hidden=hidden)
+    _check_shape(name, shape)
+    _check_size("classes", classes)
+    if generator is None:
+        generator = torch.Generator().manual_seed(0)
+    if generator.device.type != "cpu":
+        raise ValueError(f"generator lives on {generator.device}: give a CPU one, move the model")
+    with torch.device("meta"):  # no memory, and no random numbers for torch's own initialization
+        match name:
+            case "mlp":
+                model = _mlp(shape, classes, (64,) if hidden is None else hidden)
+            case "cnn":
+                model = _cnn(shape, classes, width or 16, (64,) if hidden is None else hidden)
+            case _:
+                block, usual_width, usual_blocks = _RESNETS[name]
+                width = width or usual_width
+                blocks = blocks or usual_blocks
+                layer = _norm_layer(norm or "batch", width)
+                model = _resnet(block, shape[0], classes, width, blocks, layer, stem or "cifar")
+    try:
+        model = model.to_empty(device="cpu")
+    except RuntimeError:
+        count = sum(p.numel() for p in model.parameters())
+        raise ValueError(f"{name} with {count:.1e} parameters does not fit into memory") from None
+    _initialize(model, generator)
+    return model
+
+
+def load_pretrained(model: nn.Module, path: Path) -> tuple[str, ...]:
+    """Load a safetensors file of torchvision-named weights into `model`; say what stays fresh.
+
+    Everything is loaded, except that a last layer with another number of classes stays as it is:
+    its names are returned. The file may leave out BatchNorm's `num_batches_tracked`, as old
+    torchvision files do. A file that does not fit is refused before anything is written.
+    """
+    found = _read_safetensors(path)
+    state = model.state_dict()
+    fresh = _HEAD_NAMES if _another_number_of_classes(state, found) else ()
+    for fault, names in _misfits({n: t for n, t in state.items() if n not in fresh}, found, fresh):
+        if names:
+            raise ValueError(
+                f"{path} {fault} {_listed(names)}: nothing was loaded; build the model with the "
+                "stem, width, blocks and norm that the file was made for"
+            )
+    with torch.no_grad():
+        for name, tensor in state.items():
+            if name in found and name not in fresh:
+                tensor.copy_(found[name])
+    return fresh
+
+
+# --------------------------------------------------------------------------- the networks
+
+
+@final
+class BasicBlock(nn.Module):
+    """relu(shortcut(x) + bn2(conv2(relu(bn1(conv1(x))))))."""
+
+    expansion = 1
+
+    def __init__(self, inputs: int, width: int, stride: int, norm: NormLayer) -> None:
+        super().__init__()
+        self.conv1 = _conv(inputs, width, 3, stride)
+        self.bn1 = norm(width)
+        self.relu = nn.ReLU(inplace=True)
+        self.conv2 = _conv(width, width, 3)
+        self.bn2 = norm(width)
+        self.downsample = _shortcut(inputs, width, stride, norm)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(b, inputs, h, w) -> (b, width, h / stride, w / stride)."""
+        y: Tensor = self.relu(self.bn1(self.conv1(x)))
+        y = self.bn2(self.conv2(y))
+        y += x if self.downsample is None else self.downsample(x)
+        y = self.relu(y)
+        return y
+
+
+@final
+class Bottleneck(nn.Module):
+    """1x1 to `width` channels, 3x3 with the stride, 1x1 to 4 `width`; around it the shortcut."""
+
+    expansion = 4
+
+    def __init__(self, inputs: int, width: int, stride: int, norm: NormLayer) -> None:
+        super().__init__()
+        outputs = self.expansion * width
+        self.conv1 = _conv(inputs, width, 1)
+        self.bn1 = norm(width)
+        self.conv2 = _conv(width, width, 3, stride)
+        self.bn2 = norm(width)
+        self.conv3 = _conv(width, outputs, 1)
+        self.bn3 = norm(outputs)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample = _shortcut(inputs, outputs, stride, norm)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(b, inputs, h, w) -> (b, 4 width, h / stride, w / stride)."""
+        y: Tensor = self.relu(self.bn1(self.conv1(x)))
+        y = self.relu(self.bn2(self.conv2(y)))
+        y = self.bn3(self.conv3(y))
+        y += x if self.downsample is None else self.downsample(x)
+        y = self.relu(y)
+        return y
+
+
+def _resnet(
+    block: type[BasicBlock] | type[Bottleneck],
+    channels: int,
+    classes: int,
+    width: int,
+    blocks: Sequence[int],
+    norm: NormLayer,
+    stem: Stem,
+) -> nn.Module:
+    parts: OrderedDict[str, nn.Module] = OrderedDict()
+    if stem == "imagenet":
+        parts["conv1"] = _conv(channels, width, 7, 2)
+        pool: nn.Module = nn.MaxPool2d(3, 2, padding=1)
+    else:
+        parts["conv1"] = _conv(channels, width, 3)
+        pool = nn.Identity()
+    parts["bn1"] = norm(width)
+    parts["relu"] = nn.ReLU(inplace=True)
+    parts["maxpool"] = pool
+    inputs = width
+    for stage, count in enumerate(blocks):
+        layer = nn.Sequential()
+        for i in range(count):
+            stride = 2 if stage > 0 and i == 0 else 1
+            layer.append(block(inputs, width << stage, stride, norm))
+            inputs = block.expansion * (width << stage)
+        parts[f"layer{stage + 1}"] = layer
+    parts["avgpool"] = nn.AdaptiveAvgPool2d(1)
+    parts["flatten"] = nn.Flatten()
+    parts[HEAD] = nn.Linear(inputs, classes)
+    return nn.Sequential(parts)
+
+
+_RESNETS: dict[str, tuple[type[BasicBlock] | type[Bottleneck], int, tuple[int, ...]]] = {
+    "resnet18": (BasicBlock, 64, (2, 2, 2, 2)),
+    "resnet50": (Bottleneck, 64, (3, 4, 6, 3)),
+    "resnet-small": (BasicBlock, 16, (1, 1, 1)),
+}
+
+
+def _cnn(shape: tuple[int, ...], classes: int, width: int, hidden: Sequence[int]) -> nn.Module:
+    channels, height, breadth = shape
+    parts: OrderedDict[str, nn.Module] = OrderedDict()
+    for i, (inputs, outputs) in enumerate(((channels, width), (width, 2 * width)), 1):
+        parts[f"conv{i}"] = nn.Conv2d(inputs, outputs, 3, padding=1)
+        parts[f"relu{i}"] = nn.ReLU(inplace=True)
+        parts[f"pool{i}"] = nn.MaxPool2d(2)
+    parts |= _linear_layers(2 * width * (height // 4) * (breadth // 4), hidden, classes)
+    return nn.Sequential(parts)
+
+
+def _mlp(shape: tuple[int, ...], classes: int, hidden: Sequence[int]) -> nn.Module:
+    return nn.Sequential(_linear_layers(prod(shape), hidden, classes))
+
+
+def _linear_layers(inputs: int, hidden: Sequence[int], classes: int) -> OrderedDict[str, nn.Module]:
+    parts: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())
+    for i, size in enumerate(hidden, 1):
+        parts[f"hidden{i}"] = nn.Linear(inputs, size)
+        parts[f"activation{i}"] = nn.ReLU(inplace=True)
+        inputs = size
+    parts[HEAD] = nn.Linear(inputs, classes)
+    return parts
+
+
+def _conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
+    return nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
+
+
+def _norm_layer(norm: Norm, width: int) -> NormLayer:
+    """For a ResNet whose every number of channels is a multiple of `width`.
+
+    All its GroupNorms have the same number of groups, so that a narrow network has as many
+    channels in a group as the full one, 2 in the first stage and 16 in the fourth. One for each
+    channel would make a stage that has come down to a single pixel constant.
+    """
+    if norm == "batch":
+        return nn.BatchNorm2d
+    most = min(MAX_GROUPS, max(1, width // 2))
+    return partial(nn.GroupNorm, next(g for g in range(most, 0, -1) if width % g == 0))
+
+
+def _shortcut(inputs: int, outputs: int, stride: int, norm: NormLayer) -> nn.Module | None:
+    if stride == 1 and inputs == outputs:
+        return None
+    return nn.Sequential(_conv(inputs, outputs, 1, stride), norm(outputs))
+
+
+def _initialize(model: nn.Module, generator: torch.Generator) -> None:
+    """Fill every parameter and buffer of a module made of the layers above."""
+    for layer in model.modules():
+        match layer:
+            case nn.Conv2d():
+                nn.init.kaiming_normal_(
+                    layer.weight, mode="fan_out", nonlinearity="relu", generator=generator
+                )
+                if layer.bias is not None:
+                    nn.init.zeros_(layer.bias)
+            case nn.Linear():
+                bound = 1 / sqrt(layer.in_features)
+                nn.init.uniform_(layer.weight, -bound, bound, generator=generator)
+                nn.init.uniform_(layer.bias, -bound, bound, generator=generator)
+            case nn.BatchNorm2d() | nn.GroupNorm():
+                layer.reset_parameters()  # 1 and 0: nothing random
+            case _:
+                assert not list(layer.parameters(recurse=False)), layer
+
+
+# --------------------------------------------------------------------------- pretrained weights
+
+
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
+    except SafetensorError as error:
+        raise ValueError(
+            f"{path} is not a safetensors file ({error}); a pickle (.pth) is not read, because it "
+            "can run any code: convert it once with safetensors.torch.save_file"
+        ) from None
+
+
+def _another_number_of_classes(model: Mapping[str, Tensor], file: Mapping[str, Tensor]) -> bool:
+    """Whether both have a last layer, for the same inputs, and the numbers of outputs differ."""
+    if any(n not in state for n in _HEAD_NAMES for state in (model, file)):
+        return False
+    (ours, _), (weight, bias) = ([s[n].shape for n in _HEAD_NAMES] for s in (model, file))
+    return len(weight) == 2 and bias == weight[:1] and weight[1] == ours[1] and weight[0] != ours[0]
+
+
+def _misfits(
+    wanted: Mapping[str, Tensor], found: Mapping[str, Tensor], ignored: Collection[str]
+) -> Iterator[tuple[str, list[str]]]:
+    """What is wrong with the file, one kind of fault after the other, and the tensors it hits."""
+    counts = ".num_batches_tracked"
+    yield "lacks", [n for n in wanted if n not in found and not n.endswith(counts)]
+    yield (
+        "has, and the model has not,",
+        [n for n in found if n not in wanted and n not in ignored],
+    )
+    pairs = [(n, t, found[n]) for n, t in wanted.items() if n in found]
+    yield (
+        "has another shape for",
+        [
+            f"{n} {tuple(f.shape)} (the model's is {tuple(t.shape)})"
+            for n, t, f in pairs
+            if f.shape != t.shape
+        ],
+    )
+    yield (
+        "has another kind of number for",
+        [f"{n} ({f.dtype})" for n, t, f in pairs if f.is_floating_point() != t.is_floating_point()],
+    )
+    yield "has NaN or infinity in", [n for n, _, f in pairs if not f.float().isfinite().all()]
+
+
+def _listed(names: Sequence[str]) -> str:
+    rest = len(names) - 3
+    return ", ".join(names[:3]) + (f" and {rest} more" if rest > 0 else "")
+
+
+# --------------------------------------------------------------------------- at the door
+
+
+def _check_options(name: str, **options: object) -> None:
+    for option, value in options.items():
+        if value is None:
+            continue
+        if option not in _OPTIONS[name]:
+            raise ValueError(
+                f"{option} = {value!r}: the model {name} has no such option; "
+                f"it has {', '.join(_OPTIONS[name])}"
+            )
+        _CHECKS[option](option, value)
+
+
+def _check_shape(name: str, shape: tuple[int, ...]) -> None:
+    _check_sizes("shape", shape)
+    if name != "mlp" and len(shape) != 3:
+        raise ValueError(f"shape = {shape!r}: {name} takes images, (channels, height, width)")
+    if not shape or prod(shape) > MAX_INPUTS:
+        raise ValueError(f"shape = {shape!r}: an input has 1 to {MAX_INPUTS} numbers")
+    if name == "cnn" and min(shape[1:]) < 4:
+        raise ValueError(f"shape = {shape!r}: the cnn halves its input twice, it needs 4x4 pixels")
+
+
+def _check_size(option: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_SIZE:
+        raise ValueError(f"{option} = {value!r}: an integer from 1 to {MAX_SIZE} is expected")
+
+
+def _check_sizes(option: str, value: object) -> None:
+    if not isinstance(value, tuple | list):
+        raise ValueError(f"{option} = {value!r}: a tuple of integers is expected, e.g. (64, 32)")
+    for i, size in enumerate(value):
+        _check_size(f"{option}[{i}]", size)
+
+
+def _check_stages(option: str, value: object) -> None:
+    _check_sizes(option, value)
+    assert isinstance(value, tuple | list)
+    if not 1 <= len(value) <= MAX_STAGES or max(value) > MAX_BLOCKS:
+        raise ValueError(
+            f"{option} = {value!r}: one to {MAX_STAGES} stages of 1 to {MAX_BLOCKS} blocks are "
+            "expected, e.g. (2, 2, 2, 2)"
+        )
+
+
+def _check_choice(choices: Sequence[str], option: str, value: object) -> None:
+    if value not in choices:
+        raise ValueError(_unknown(option, value, choices))
+
+
+_CHECKS: dict[str, Callable[[str, object], None]] = {
+    "width": _check_size,
+    "blocks": _check_stages,
+    "norm": partial(_check_choice, ("batch", "group")),
+    "stem": partial(_check_choice, ("cifar", "imagenet")),
+    "hidden": _check_sizes,
+}
+
+
+def _unknown(kind: str, name: object, choices: Sequence[str]) -> str:
+    close = get_close_matches(str(name), choices, n=1, cutoff=0.4)
+    hint = f" (did you mean {close[0]}?)" if close else ""
+    return f"unknown {kind} {name!r}{hint}: choose from {', '.join(choices)}"
