@@ -9,7 +9,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pushsum import algorithms, problems, protocol, theory, topology, weighting
+    from pushsum import (
+        algorithms,
+        data,
+        models,
+        problems,
+        protocol,
+        theory,
+        topology,
+        weighting,
+    )
     from pushsum.engines.simulator import Iterate, iterate
 
 __version__ = "0.1.0"
@@ -17,7 +26,9 @@ __version__ = "0.1.0"
 __all__ = [
     "Iterate",
     "algorithms",
+    "data",
     "iterate",
+    "models",
     "problems",
     "protocol",
     "theory",

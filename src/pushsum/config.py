@@ -1,0 +1,262 @@
+"""One typed configuration: YAML file + `key=value` overrides -> everything a run depends on.
+
+Unknown keys are refused with the nearest valid one. Nothing here is built; `experiment` does that.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from pushsum.batchnorm import BatchNormPolicy
+from pushsum.engines.gradients import Strategy
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=1)]
+Seed = Annotated[int, Field(ge=0)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class Data(_Section):
+    """Which samples there are."""
+
+    name: str = "digits"
+    """a data set of `pushsum data list`, or the path of an .npz file"""
+    root: Path | None = None
+    """where prepared data sets lie; None: the user's cache"""
+    augment: bool = False
+    """random crops and flips of the training images"""
+
+
+class Split(_Section):
+    """Who holds which samples; see pushsum.data.partition."""
+
+    kind: Literal["clusters", "iid", "dirichlet", "shards", "quantity"] = "clusters"
+    clusters: Count = 2
+    shared: bool = True
+    """clusters: every node holds all samples of its cluster, as the paper has it"""
+    alpha: Positive = 0.5
+    """dirichlet and quantity: the smaller, the more the nodes differ"""
+    per_node: Count = 2
+    """shards: how many each node gets"""
+    minimum: Count = 1
+    """dirichlet and quantity: samples that every node has at least"""
+
+
+class Model(_Section):
+    """The network; see pushsum.models.build for which option goes with which name."""
+
+    name: str = "mlp"
+    width: Count | None = None
+    blocks: tuple[Count, ...] | None = None
+    norm: Literal["batch", "group"] | None = None
+    stem: Literal["cifar", "imagenet"] | None = None
+    hidden: tuple[Count, ...] | None = None
+    pretrained: Path | None = None
+    """a local .safetensors file with torchvision's names"""
+    fresh_last_layer: bool = False
+    """the last layer starts differently at every node, as in the published runs"""
+
+
+class Schedule(_Section):
+    """How the step size changes."""
+
+    kind: Literal["constant", "steps", "cosine"] = "constant"
+    milestones: tuple[Count, ...] = ()
+    """steps: the epochs after which the step size is multiplied by `factor`"""
+    factor: Positive = 0.1
+
+
+class Algorithm(_Section):
+    """The method."""
+
+    name: Literal["SGP", "MSGP", "SGAP", "MSGAP", "S-ADDOPT"] = "MSGAP"
+    lr: Positive = 0.05
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.8
+    """of MSGP and MSGAP"""
+    weighting: str = "moreau:k=0.1,v=0.1"
+    """of SGAP and MSGAP: uniform, lazy:c=0.5, moreau:k=0.1,v=0.1, scale-free-moreau:c=1,v=0.1"""
+    schedule: Schedule = Schedule()
+    optimizer: str | None = None
+    """a class of torch.optim that makes the perturbation, instead of (momentum) SGD"""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """the optimizer's own arguments besides lr"""
+
+    @model_validator(mode="after")
+    def _tracking_is_plain(self) -> "Algorithm":
+        if self.name == "S-ADDOPT" and self.optimizer is not None:
+            raise ValueError("S-ADDOPT tracks plain gradients: leave algorithm.optimizer out")
+        if self.options and self.optimizer is None:
+            raise ValueError("algorithm.options belong to algorithm.optimizer, which is not set")
+        return self
+
+
+class Topology(_Section):
+    """Who may send to whom."""
+
+    name: Literal["full", "divide", "exponential", "random", "ring"] = "full"
+    nodes: Count = 6
+    inner: Share = 0.5
+    inter: Share = 0.25
+    period: Count = 8
+    seed: Seed | None = None
+    """of random; None: the run's"""
+
+
+class Evaluation(_Section):
+    """What is measured, and when."""
+
+    every: Count = 1
+    """epochs between two evaluations"""
+    batch: Count = 500
+    batchnorm: BatchNormPolicy = "averaged"
+    """which statistics the average model is tested with"""
+    recompute_batches: Count = 20
+    """recomputed: on how many training batches"""
+    nodes: bool = True
+    """also test every node's own y"""
+
+
+class Link(_Section):
+    """The network whose time is modelled."""
+
+    gigabits: Positive = 1.0
+    """per second and channel"""
+    latency: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """seconds a message is under way at least"""
+
+
+class Published(_Section):
+    """What the published runs did and the paper does not say; see docs/paper-notes.md."""
+
+    restart: bool = False
+    """at a milestone a, x, momentum and buffers start anew"""
+    test_before: bool = False
+    """evaluate before each epoch, so that the last row is one epoch short"""
+    average_of_y: bool = False
+    """test the mean of y, not of x"""
+    same_batches: bool = False
+    """all nodes of a cluster see the same batches, in the same order in every epoch"""
+    per_receiver: bool = False
+    """random: one draw per receiver; the open step is the first of a period"""
+    never_expire: bool = False
+    """buffers live for ever"""
+
+
+class Config(_Section):
+    """Everything a run depends on."""
+
+    seed: Seed = 0
+    epochs: Count = 10
+    steps: Count | None = None
+    """stop after so many steps, whatever the epochs"""
+    batch: Count = 32
+    """samples per node and step"""
+    data: Data = Data()
+    split: Split = Split()
+    model: Model = Model()
+    algorithm: Algorithm = Algorithm()
+    topology: Topology = Topology()
+    evaluation: Evaluation = Evaluation()
+    link: Link = Link()
+    published: Published = Published()
+    gradients: Strategy | Literal["auto"] = "auto"
+    """how the gradients are computed; auto: the fastest, measured at the start"""
+    device: str = "auto"
+    """auto: CUDA where there is one"""
+    checkpoint: Count = 1
+    """epochs between two checkpoints"""
+
+
+def read(path: Path | None, overrides: Iterable[str] = ()) -> Config:
+    """The configuration of a YAML file with `key=value` overrides; ValueError in one line."""
+    content: Any = {}
+    if path is not None:
+        try:
+            content = yaml.safe_load(path.read_text()) or {}
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise ValueError(f"{path}: not valid YAML: {_one_line(error)}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: a configuration is a mapping of keys to values")
+    for override in overrides:
+        _override(content, override)
+    return parse(content)
+
+
+def parse(content: Mapping[str, Any]) -> Config:
+    """The configuration of a mapping; what is wrong with it is one line."""
+    try:
+        return Config.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"] if not _is_choice(part))
+        if first["type"] == "extra_forbidden":
+            close = get_close_matches(key, valid_keys(), n=1, cutoff=0.5) or _same_leaf(key)
+            hint = f": did you mean {close[0]}?" if close else f": keys are {_listed(key)}"
+            raise ValueError(f"unknown key {key}{hint}") from None
+        problem = first["msg"].removeprefix("Value error, ")
+        given = "" if first["type"] == "value_error" else f"{key} = {first['input']!r}: "
+        raise ValueError(f"{given}{problem[0].lower()}{problem[1:]}") from None
+
+
+def valid_keys(section: type[BaseModel] = Config, prefix: str = "") -> list[str]:
+    """Every key, dotted."""
+    return list(_keys(section, prefix))
+
+
+def _keys(section: type[BaseModel], prefix: str) -> Iterator[str]:
+    for name, field in section.model_fields.items():
+        yield prefix + name
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from _keys(field.annotation, f"{prefix}{name}.")
+
+
+def _override(content: dict[Any, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise ValueError(f"override {override!r}: write key=value, e.g. algorithm.lr=0.1")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(f"override {override!r}: {_one_line(error)}") from None
+    *path, leaf = key.split(".")
+    for part in path:
+        content = content.setdefault(part, {})
+        if not isinstance(content, dict):
+            raise ValueError(f"override {override!r}: {part} is a value, not a section")
+    content[leaf] = value
+
+
+def _same_leaf(key: str) -> list[str]:
+    leaf = key.rpartition(".")[2]
+    leaves = {k.rpartition(".")[2]: k for k in valid_keys()}
+    return [leaves[c] for c in get_close_matches(leaf, leaves, n=1, cutoff=0.6)]
+
+
+def _listed(key: str) -> str:
+    prefix = key.rpartition(".")[0]
+    start = f"{prefix}." if prefix else ""
+    here = [k for k in valid_keys() if k.startswith(start) and "." not in k[len(start) :]]
+    return ", ".join(here or valid_keys())
+
+
+def _is_choice(part: object) -> bool:
+    """pydantic names the branch of a union in the path of an error."""
+    return isinstance(part, str) and (part.startswith(("literal[", "function-")) or part in _TYPES)
+
+
+_TYPES = ("int", "float", "str", "bool", "constrained-int", "is-instance[Path]", "path")
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+STRATEGIES = (*get_args(Strategy), "auto")

@@ -1,0 +1,215 @@
+"""The gradients of n copies of a network, as rows of one array.
+
+The parameters of all nodes are an (n, d) tensor. Three strategies compute the same gradients, to
+rounding:
+
+    loop      node after node, each pass using all threads of the machine
+    threads   nodes side by side, each pass using one thread
+    vmap      all nodes in one batched pass (torch.func)
+
+Which is fastest depends on model, batch and n, so `fastest` measures.
+"""
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from math import prod
+from time import perf_counter
+from typing import Any, Literal, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+
+Strategy = Literal["loop", "threads", "vmap"]
+Loss = Callable[[Tensor, Tensor], Tensor]  #: (outputs, targets) -> mean loss of the batch
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the parameters of a model lie in a row of d numbers."""
+
+    names: tuple[str, ...]
+    shapes: tuple[torch.Size, ...]
+
+    @classmethod
+    def of(cls, model: nn.Module) -> "Layout":
+        """The trainable parameters of a model; tied ones count once, frozen ones stay with it."""
+        named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        if not named:
+            raise ValueError(f"{type(model).__name__} has no trainable parameters")
+        kinds = sorted({str(p.dtype) for p in named.values()})
+        if len(kinds) > 1:
+            raise ValueError(
+                f"{type(model).__name__} mixes parameters of {' and '.join(kinds)}: "
+                "convert it to one dtype, e.g. model.float()"
+            )
+        return cls(tuple(named), tuple(p.shape for p in named.values()))
+
+    @property
+    def d(self) -> int:
+        """How many parameters there are."""
+        return sum(prod(shape) for shape in self.shapes)
+
+    def views(self, flat: Tensor) -> dict[str, Tensor]:
+        """(..., d) -> name -> (..., *shape), without copying."""
+        parts = flat.split([prod(shape) for shape in self.shapes], dim=-1)
+        lead = flat.shape[:-1]
+        return {
+            name: part.unflatten(-1, shape) if shape else part.reshape(lead)
+            for name, part, shape in zip(self.names, parts, self.shapes, strict=True)
+        }
+
+    def flatten(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """name -> (*shape) to one row (d,)."""
+        return torch.cat([tensors[name].detach().flatten() for name in self.names])
+
+
+class Batch(NamedTuple):
+    """What each node works on in a step; the sizes may differ from node to node."""
+
+    inputs: Sequence[Tensor]
+    targets: Sequence[Tensor]
+
+
+class Gradients(Protocol):
+    """(y (n, d), batch) -> gradients (n, d), losses (n,); the nodes' buffers change in place."""
+
+    def __call__(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]: ...
+
+
+def stacked_buffers(model: nn.Module, n: int) -> dict[str, Tensor]:
+    """The model's buffers (BatchNorm statistics), one row per node."""
+    return {name: b.detach().repeat(n, *[1] * b.ndim) for name, b in model.named_buffers()}
+
+
+def gradients(
+    strategy: Strategy, model: nn.Module, loss: Loss, buffers: dict[str, Tensor]
+) -> Gradients:
+    """The gradient function of a strategy. `model` is copied; `buffers` are updated in place."""
+    makers: dict[str, Callable[[nn.Module, Loss, dict[str, Tensor]], Gradients]]
+    makers = {"loop": _Loop, "threads": _Threads, "vmap": _Vmap}
+    if strategy not in makers:
+        raise ValueError(f"strategy = {strategy!r}: choose from {', '.join(makers)}")
+    return makers[strategy](model, loss, buffers)
+
+
+def candidates(model: nn.Module, n: int, batch: Batch, device: torch.device) -> list[Strategy]:
+    """The strategies that can compute this."""
+    if any(isinstance(m, nn.modules.dropout._DropoutNd) for m in model.modules()):
+        return ["loop"]  # random masks: one stream, drawn node after node
+    usable: list[Strategy] = ["loop"]
+    if device.type == "cpu" and n > 1 and torch.get_num_threads() > 1:
+        usable.append("threads")
+    if n > 1 and len({x.shape for x in batch.inputs}) == 1:
+        usable.append("vmap")
+    return usable
+
+
+def fastest(
+    model: nn.Module, loss: Loss, y: Tensor, batch: Batch, rounds: int = 3
+) -> tuple[Strategy, dict[Strategy, float]]:
+    """Measure the strategies on one batch: the fastest, and the seconds of each."""
+    seconds: dict[Strategy, float] = {}
+    for strategy in candidates(model, len(y), batch, y.device):
+        compute = gradients(strategy, model, loss, stacked_buffers(model, len(y)))
+        times = []
+        try:
+            for _ in range(rounds):
+                start = perf_counter()
+                compute(y, batch)
+                times.append(perf_counter() - start)
+        except RuntimeError:
+            if strategy != "vmap":
+                raise
+            continue  # not every operation can be batched by vmap
+        seconds[strategy] = min(times)
+    return min(seconds, key=lambda strategy: seconds[strategy]), seconds
+
+
+class _Worker:
+    """One copy of the model, pointed at one node's parameters and buffers at a time."""
+
+    def __init__(self, model: nn.Module, loss: Loss, buffers: dict[str, Tensor]) -> None:
+        self.model = copy.deepcopy(model)
+        self.model.train()
+        self.loss, self.buffers = loss, buffers
+        self.layout = Layout.of(self.model)
+        named = dict(self.model.named_parameters())
+        self.parameters = [named[name] for name in self.layout.names]
+        self.homes = [
+            (self.model.get_submodule(path), leaf, name)
+            for name in buffers
+            for path, _, leaf in [name.rpartition(".")]
+        ]
+
+    def compute(self, node: int, y: Tensor, g: Tensor, x: Tensor, target: Tensor) -> Tensor:
+        """Write the gradient at y[node] into g[node], which holds zeros; the loss."""
+        places = zip(
+            self.parameters,
+            self.layout.views(y[node]).values(),
+            self.layout.views(g[node]).values(),
+            strict=True,
+        )
+        for p, value, slope in places:
+            p.data, p.grad = value, slope  # backward adds to the slope in place
+        for module, leaf, name in self.homes:
+            setattr(module, leaf, self.buffers[name][node])
+        loss = self.loss(self.model(x), target)
+        loss.backward()
+        return loss.detach()
+
+
+class _Loop:
+    def __init__(self, model: nn.Module, loss: Loss, buffers: dict[str, Tensor]) -> None:
+        self.worker = _Worker(model, loss, buffers)
+
+    def __call__(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        g = torch.zeros_like(y)
+        nodes = enumerate(zip(batch.inputs, batch.targets, strict=True))
+        losses = [self.worker.compute(node, y, g, x, target) for node, (x, target) in nodes]
+        return g, torch.stack(losses)
+
+
+class _Threads:
+    """As many workers as there are threads; worker k takes nodes k, k + workers, ..."""
+
+    def __init__(self, model: nn.Module, loss: Loss, buffers: dict[str, Tensor]) -> None:
+        count = torch.get_num_threads()
+        self.workers = [_Worker(model, loss, buffers) for _ in range(count)]
+        self.pool = ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,))
+
+    def __call__(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        g = torch.zeros_like(y)
+        losses = torch.zeros(len(y), dtype=y.dtype)
+
+        def work(first: int) -> None:
+            for node in range(first, len(y), len(self.workers)):
+                x, target = batch.inputs[node], batch.targets[node]
+                losses[node] = self.workers[first].compute(node, y, g, x, target)
+
+        list(self.pool.map(work, range(len(self.workers))))
+        return g, losses
+
+
+class _Vmap:
+    def __init__(self, model: nn.Module, loss: Loss, buffers: dict[str, Tensor]) -> None:
+        self.model = copy.deepcopy(model)
+        self.model.train()
+        self.buffers = buffers
+        self.layout = Layout.of(self.model)
+
+        def one(parameters: Any, buffers: Any, x: Tensor, target: Tensor) -> Any:
+            outputs = functional_call(self.model, (parameters, buffers), (x,))
+            return loss(outputs, target), buffers
+
+        self.all = vmap(grad_and_value(one, has_aux=True))
+
+    def __call__(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        x, targets = torch.stack(list(batch.inputs)), torch.stack(list(batch.targets))
+        slopes, (losses, buffers) = self.all(self.layout.views(y), self.buffers, x, targets)
+        for name, value in buffers.items():
+            self.buffers[name].copy_(value)
+        flat = [slopes[name].reshape(len(y), -1) for name in self.layout.names]
+        return torch.cat(flat, dim=1), losses

@@ -1,0 +1,222 @@
+"""The gradients of n networks: every strategy, every awkward model, against plain PyTorch."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import pushsum as ps
+from pushsum.engines.gradients import (
+    Batch,
+    Layout,
+    candidates,
+    fastest,
+    gradients,
+    stacked_buffers,
+)
+
+STRATEGIES = ["loop", "threads", "vmap"]
+
+
+@pytest.fixture(autouse=True)
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def small_net(dtype=torch.float64):
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1),
+        nn.BatchNorm2d(4),
+        nn.Tanh(),
+        nn.Flatten(),
+        nn.Linear(4 * 36, 3),
+    ).to(dtype)
+
+
+def stacked(model, n, spread=0.1):
+    layout = Layout.of(model)
+    row = layout.flatten(dict(model.named_parameters()))
+    generator = torch.Generator().manual_seed(1)
+    return row + spread * torch.randn(n, layout.d, generator=generator, dtype=row.dtype)
+
+
+def some_batch(n, size=5, dtype=torch.float64):
+    generator = torch.Generator().manual_seed(2)
+    x = torch.randn(n, size, 1, 6, 6, generator=generator, dtype=dtype)
+    return Batch(x, torch.randint(3, (n, size), generator=generator))
+
+
+def plain(model, y, batch):
+    """One ordinary PyTorch model per node."""
+    layout = Layout.of(model)
+    rows, losses, nets = [], [], []
+    for row, x, target in zip(y, batch.inputs, batch.targets, strict=True):
+        net = copy.deepcopy(model)
+        named = dict(net.named_parameters())
+        for name, value in layout.views(row).items():
+            named[name].data = value.clone()
+        loss = F.cross_entropy(net(x), target)
+        loss.backward()
+        rows.append(torch.cat([named[name].grad.flatten() for name in layout.names]))
+        losses.append(loss.detach())
+        nets.append(net)
+    return torch.stack(rows), torch.stack(losses), nets
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_every_strategy_equals_plain_pytorch(strategy, n):
+    model, batch = small_net(), some_batch(n)
+    y = stacked(model, n)
+    buffers = stacked_buffers(model, n)
+    untouched = y.clone()
+    g, losses = gradients(strategy, model, F.cross_entropy, buffers)(y, batch)
+    expected, expected_losses, nets = plain(model, y, batch)
+    torch.testing.assert_close(g, expected, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(losses, expected_losses, rtol=1e-12, atol=0)
+    for name, value in buffers.items():
+        theirs = torch.stack([dict(net.named_buffers())[name] for net in nets])
+        torch.testing.assert_close(value, theirs, rtol=1e-12, atol=1e-14)
+    assert torch.equal(y, untouched)
+
+
+def test_loop_and_threads_agree_bit_for_bit_in_a_second_call_too():
+    model = small_net(torch.float32)
+    y, batch = stacked(model, 4), some_batch(4, dtype=torch.float32)
+    torch.set_num_threads(1)
+    results = []
+    for strategy in ("loop", "threads"):
+        buffers = stacked_buffers(model, 4)
+        compute = gradients(strategy, model, F.cross_entropy, buffers)
+        compute(y, batch)
+        g, losses = compute(y, batch)
+        results.append((g, losses, buffers["1.running_mean"]))
+    for one, other in zip(*results, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_the_model_that_is_given_stays_as_it_was():
+    model = small_net()
+    before = copy.deepcopy(model.state_dict())
+    for strategy in STRATEGIES:
+        compute = gradients(strategy, model, F.cross_entropy, stacked_buffers(model, 2))
+        compute(stacked(model, 2), some_batch(2))
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert all(p.grad is None for p in model.parameters())
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encode = nn.Linear(4, 4, bias=False)
+        self.decode = nn.Linear(4, 4, bias=False)
+        self.decode.weight = self.encode.weight
+        self.frozen = nn.Linear(4, 3)
+        self.scale = nn.Parameter(torch.tensor(1.5))
+        self.frozen.requires_grad_(False)
+
+    def forward(self, x):
+        return self.frozen(self.decode(torch.tanh(self.encode(x)))) * self.scale
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_tied_frozen_and_scalar_parameters(strategy):
+    torch.manual_seed(0)
+    model = Tied().double()
+    layout = Layout.of(model)
+    assert set(layout.names) == {"encode.weight", "scale"}
+    assert layout.d == 17
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(3, 5, 4, generator=generator, dtype=torch.float64)
+    batch = Batch(x, torch.randint(3, (3, 5), generator=generator))
+    y = stacked(model, 3)
+    g, _ = gradients(strategy, model, F.cross_entropy, stacked_buffers(model, 3))(y, batch)
+    torch.testing.assert_close(g, plain(model, y, batch)[0], rtol=1e-10, atol=1e-12)
+
+
+def test_nodes_may_have_batches_of_different_size():
+    model = small_net()
+    full = some_batch(3)
+    batch = Batch(
+        [x[: k + 2] for k, x in enumerate(full.inputs)],
+        [t[: k + 2] for k, t in enumerate(full.targets)],
+    )
+    y = stacked(model, 3)
+    assert candidates(model, 3, batch, y.device) == ["loop", "threads"]
+    for strategy in ("loop", "threads"):
+        g, _ = gradients(strategy, model, F.cross_entropy, stacked_buffers(model, 3))(y, batch)
+        torch.testing.assert_close(g, plain(model, y, batch)[0], rtol=1e-10, atol=1e-12)
+
+
+def test_dropout_is_drawn_node_after_node():
+    model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(36, 3)).double()
+    assert candidates(model, 4, some_batch(4), torch.device("cpu")) == ["loop"]
+
+
+def test_the_fastest_is_measured_and_one_of_those_that_can():
+    model, batch = small_net(), some_batch(4)
+    best, seconds = fastest(model, F.cross_entropy, stacked(model, 4), batch)
+    assert set(seconds) == {"loop", "threads", "vmap"}
+    assert seconds[best] == min(seconds.values())
+
+
+def test_a_model_that_vmap_cannot_batch_is_measured_without_it():
+    class Branches(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(36, 3)
+
+        def forward(self, x):
+            x = self.layer(x.flatten(1))
+            return x if x.sum() > 0 else 2 * x
+
+    model = Branches().double()
+    _, seconds = fastest(model, F.cross_entropy, stacked(model, 3), some_batch(3))
+    assert set(seconds) == {"loop", "threads"}
+
+
+def test_layout_round_trip_and_refusals():
+    model = small_net()
+    layout = Layout.of(model)
+    row = layout.flatten(dict(model.named_parameters()))
+    views = layout.views(row)
+    assert all(torch.equal(views[name], p) for name, p in model.named_parameters())
+    views["0.bias"].fill_(7.0)
+    assert (row == 7.0).sum() == 4  # views, not copies
+    with pytest.raises(ValueError, match="Flatten has no trainable parameters"):
+        Layout.of(nn.Flatten())
+    mixed = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())
+    with pytest.raises(ValueError, match=r"mixes parameters of torch.float32 and torch.float64"):
+        Layout.of(mixed)
+    with pytest.raises(ValueError, match="strategy = 'magic': choose from loop, threads, vmap"):
+        gradients("magic", model, F.cross_entropy, {})
+
+
+def test_one_node_is_ordinary_training_with_torch_sgd():
+    """N = 1: MSGAP through `iterate` and torch.optim.SGD give the same network."""
+    model = small_net()
+    layout = Layout.of(model)
+    x0 = layout.flatten(dict(model.named_parameters()))[None]
+    batches = [some_batch(1, size=4 + k) for k in range(6)]
+    compute = gradients("loop", model, F.cross_entropy, stacked_buffers(model, 1))
+    *_, last = ps.iterate(
+        ps.algorithms.msgap(0.1, 0.8, ps.weighting.moreau(1.0, 0.1)),
+        ps.topology.full(1),
+        lambda y, t: compute(y, batches[t - 1])[0],
+        x0,
+        6,
+    )
+    net = copy.deepcopy(model)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.8)
+    for batch in batches:
+        optimizer.zero_grad()
+        F.cross_entropy(net(batch.inputs[0]), batch.targets[0]).backward()
+        optimizer.step()
+    expected = layout.flatten(dict(net.named_parameters()))
+    torch.testing.assert_close(last.y[0], expected, rtol=1e-12, atol=1e-14)
