@@ -271,26 +271,30 @@ def squared_distances(
 
 
 def _long_rows(own: Tensor, other: Tensor, i: Tensor, j: Tensor) -> Tensor:
-    """Pair after pair, in blocks that stay in the cache."""
     pairs = list(zip(i.tolist(), j.tolist(), strict=True))
     if own is other:  # ||x_i - x_j|| = ||x_j - x_i||
         pairs = [(min(pair), max(pair)) for pair in pairs]
-    kind = torch.promote_types(own.dtype, torch.float32)
-    distances = {pair: _distance(own[pair[0]], other[pair[1]], kind) for pair in pairs}
-    for pair, d2 in distances.items():
-        if not 1e-30 < d2 < 1e30:  # beyond float32's reach, perhaps
-            distances[pair] = _distance(own[pair[0]], other[pair[1]], torch.float64)
+    distances = _by_block(own, other, pairs, torch.promote_types(own.dtype, torch.float32))
+    extreme = [pair for pair, d2 in distances.items() if not 1e-30 < d2 < 1e30]
+    distances |= _by_block(own, other, extreme, torch.float64)  # perhaps beyond float32's reach
     return torch.tensor([distances[pair] for pair in pairs], dtype=torch.float64)
 
 
-def _distance(one: Tensor, other: Tensor, kind: torch.dtype) -> float:
-    work = torch.empty(min(BLOCK, len(one)), dtype=kind, device=one.device)
-    total = 0.0
-    for first in range(0, len(one), BLOCK):
-        a, b = one[first : first + BLOCK].to(kind), other[first : first + BLOCK].to(kind)
-        difference = torch.sub(a, b, out=work[: len(a)])
-        total += torch.dot(difference, difference).item()
-    return total
+def _by_block(
+    own: Tensor, other: Tensor, pairs: Sequence[tuple[int, int]], kind: torch.dtype
+) -> dict[tuple[int, int], float]:
+    """Squared distances of pairs of rows; all pairs within a block that stays in the cache."""
+    distances = dict.fromkeys(pairs, 0.0)
+    d = own.shape[1] if pairs else 0
+    work = torch.empty(min(BLOCK, d), dtype=kind, device=own.device)
+    for first in range(0, d, BLOCK):
+        block = slice(first, first + BLOCK)
+        for p, q in distances:
+            difference = torch.sub(
+                own[p, block].to(kind), other[q, block].to(kind), out=work[: d - first]
+            )
+            distances[p, q] += torch.dot(difference, difference).item()
+    return distances
 
 
 def _short_rows(own: Tensor, other: Tensor, i: Tensor, j: Tensor) -> Tensor:
