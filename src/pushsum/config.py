@@ -6,7 +6,7 @@ Unknown keys are refused with the nearest valid one. Nothing here is built; `exp
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -146,8 +146,6 @@ class Published(_Section):
     """all nodes of a cluster see the same batches, in the same order in every epoch"""
     per_receiver: bool = False
     """random: one draw per receiver; the open step is the first of a period"""
-    never_expire: bool = False
-    """buffers live for ever"""
 
 
 class Config(_Section):
@@ -203,7 +201,7 @@ def parse(content: Mapping[str, Any]) -> Config:
             raise ValueError(f"unknown key {key}{hint}") from None
         problem = first["msg"].removeprefix("Value error, ")
         given = "" if first["type"] == "value_error" else f"{key} = {first['input']!r}: "
-        raise ValueError(f"{given}{problem[0].lower()}{problem[1:]}") from None
+        raise ValueError(given + problem.replace("Input should", "should")) from None
 
 
 def valid_keys(section: type[BaseModel] = Config, prefix: str = "") -> list[str]:
@@ -257,6 +255,3 @@ _TYPES = ("int", "float", "str", "bool", "constrained-int", "is-instance[Path]",
 
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
-
-
-STRATEGIES = (*get_args(Strategy), "auto")

@@ -4,6 +4,7 @@ A run directory holds `config.yaml` (resolved), `meta.json`, `records.jsonl` and
 """
 
 import json
+import math
 import os
 import platform
 import signal
@@ -100,8 +101,8 @@ class Experiment:
         self.parts = _parts(config, self.dataset)
         self.model = _model(config, self.dataset)
         self.layout = Layout.of(self.model)
-        self.rule = _weighting(config)
-        self.algorithm = _algorithm(config, self.rule, self.layout, self.steps_per_epoch)
+        self.restarted = 0  # the step after which the algorithm last started anew
+        self.algorithm = _algorithm(config, self.layout, self.rate)
 
     # ----------------------------------------------------------------- sizes
 
@@ -119,6 +120,18 @@ class Experiment:
     def steps(self) -> int:
         planned = self.config.epochs * self.steps_per_epoch
         return min(planned, self.config.steps or planned)
+
+    def rate(self, t: int) -> float:
+        """The step size at step t of the algorithm, which a restart sets back to 1."""
+        c, schedule = self.config.algorithm, self.config.algorithm.schedule
+        epoch = (self.restarted + t - 1) / self.steps_per_epoch
+        match schedule.kind:
+            case "constant":
+                return c.lr
+            case "cosine":
+                return c.lr * (1 + math.cos(math.pi * epoch / self.config.epochs)) / 2
+            case "steps":
+                return c.lr * schedule.factor ** sum(epoch >= m for m in schedule.milestones)
 
     def bytes_at(self, t: int) -> int:
         """What all nodes push at step t: d-vectors, a and w, to everybody but themselves."""
@@ -339,7 +352,7 @@ def _go_on(
         _one_step(experiment, now, t, compute, network)
         if c.published.restart and t in restarts:
             now.state = algorithm.init(now.state.network.y)
-            now.restarted = t
+            now.restarted = experiment.restarted = t
         progress(t, None)
         before = c.published.test_before and t == experiment.steps
         if (t % interval == 0 or t == experiment.steps) and not before:
@@ -505,6 +518,7 @@ def _reopen(
     network = protocol.State(x, a, y, memory or None, pushed, tensors["weights"].cpu())
     pattern = experiment.algorithm.init(x).local
     local = _restored(pattern, _section(tensors, "local."), notes["local"])
+    experiment.restarted = notes["restarted"]
     now = Progressing(
         step,
         notes["restarted"],
@@ -659,18 +673,14 @@ def _last_layer(model: nn.Module) -> Iterator[str]:
     return (name for name, _ in model.named_parameters() if name.startswith(f"{last}."))
 
 
-def _weighting(config: Config) -> weighting.Weighting:
-    return weighting.parse(config.algorithm.weighting)
-
-
 def _algorithm(
-    config: Config, rule: weighting.Weighting, layout: Layout, steps_per_epoch: int
+    config: Config, layout: Layout, rate: Callable[[int], float]
 ) -> algorithms.Algorithm:
     c = config.algorithm
-    rate = _schedule(config, steps_per_epoch)
-    adaptive = c.name in ("SGAP", "MSGAP")
+    rule = weighting.parse(c.weighting)
     if c.optimizer is not None:
         moves = optimizer_rule(c.optimizer, c.lr, c.options, rate, layout.views)
+        adaptive = c.name in ("SGAP", "MSGAP")
         return algorithms.descent(c.name, moves, rule if adaptive else weighting.uniform())
     match c.name:
         case "SGP":
@@ -683,19 +693,6 @@ def _algorithm(
             return algorithms.msgap(rate, c.momentum, rule)
         case "S-ADDOPT":
             return algorithms.s_addopt(rate)
-
-
-def _schedule(config: Config, steps_per_epoch: int) -> Callable[[int], float]:
-    """Step -> step size; the step is that of the algorithm, which a restart sets back to 1."""
-    c, s = config.algorithm, config.algorithm.schedule
-    total = config.epochs * steps_per_epoch
-    match s.kind:
-        case "constant":
-            return lambda t: c.lr
-        case "cosine":
-            return lambda t: c.lr * (1 + np.cos(np.pi * (t - 1) / total)) / 2
-        case "steps":
-            return lambda t: c.lr * s.factor ** sum(t > m * steps_per_epoch for m in s.milestones)
 
 
 def _git_hash() -> str | None:

@@ -1,0 +1,83 @@
+"""The command line.
+
+torch takes seconds to import, so everything that needs it is imported inside the commands.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from pushsum.cli.common import fail
+from pushsum.cli.data import app as data
+from pushsum.cli.demo import demo
+from pushsum.cli.report import report
+from pushsum.cli.run import run, sweep
+from pushsum.cli.topology import topology
+
+app = typer.Typer(
+    name="pushsum",
+    help="Decentralized learning over directed, time-varying networks.",
+    epilog="Start with: pushsum demo",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command(epilog="Example: pushsum demo --plot distances.svg")(demo)
+app.command(
+    epilog="Example: pushsum run algorithm.name=SGAP topology.name=exponential --into runs/a"
+)(run)
+app.command(epilog="Example: pushsum sweep algorithm.name=SGP,SGAP seed=0,1,2 --into runs/b")(sweep)
+app.command(epilog="Example: pushsum report runs/b")(report)
+app.command(
+    epilog="Example: pushsum topology exponential --nodes 6 --weighting moreau:k=0.1,v=0.1"
+)(topology)
+app.add_typer(data, name="data")
+
+
+def main() -> None:
+    """Run the command line; bad input is one line on standard error and exit code 2."""
+    try:
+        code = app(standalone_mode=False)
+    except BrokenPipeError:  # `pushsum ... | head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except (ValueError, OSError) as error:
+        fail(str(error))
+    except MemoryError:
+        fail("not enough memory: use fewer nodes")
+    except (KeyboardInterrupt, typer.Abort):
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
+    except Exception as error:
+        if "can't allocate memory" in str(error):  # how torch says MemoryError
+            fail("not enough memory: use fewer nodes")
+        # typer's own usage errors: an unknown option, a value that is not a number, ...
+        if not hasattr(error, "format_message"):
+            raise
+        fail(error.format_message())
+    sys.exit(code or 0)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from pushsum import __version__
+
+        typer.echo(f"pushsum {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version and exit.", is_eager=True, callback=_print_version
+        ),
+    ] = False,
+) -> None:
+    pass

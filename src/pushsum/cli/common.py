@@ -1,0 +1,57 @@
+"""Pieces that the commands share."""
+
+from __future__ import annotations
+
+import math
+import sys
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+def integer(text: str | int) -> int:
+    """For options: names what is not an integer, unlike typer's own message."""
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"'{text}' is not an integer") from None
+
+
+def number(text: str | float) -> float:
+    """For options: names what is not a number."""
+    try:
+        return float(text)
+    except ValueError:
+        raise typer.BadParameter(f"'{text}' is not a number") from None
+
+
+def unknown(kind: str, name: str, choices: tuple[str, ...]) -> str:
+    """What to say of a name that is not among the choices."""
+    close = get_close_matches(name, choices, n=1, cutoff=0.4) or [
+        c for c in choices if name and c.startswith(name)
+    ]
+    hint = f" (did you mean {close[0]}?)" if close else ""
+    return f"unknown {kind} '{name}'{hint}: choose from {', '.join(choices)}"
+
+
+def big(log_value: float) -> str:
+    """A number given by its natural logarithm, which may be far beyond a float."""
+    exponent = log_value / math.log(10)
+    return f"{math.exp(log_value):.1e}" if abs(exponent) < 300 else f"10^{exponent:.0f}"
+
+
+def show(renderable: RenderableType) -> None:
+    """Print a table or a drawing."""
+    from rich.console import Console
+
+    Console().print(renderable)
+
+
+def fail(message: str) -> NoReturn:
+    """One line on standard error, exit code 2."""
+    print(f"pushsum: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(2)

@@ -1,0 +1,83 @@
+"""`pushsum data`: which data sets there are, and getting them ready."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pushsum.cli.common import show
+
+app = typer.Typer(help="List data sets and get them ready.", no_args_is_help=True)
+
+Root = Annotated[
+    Path | None,
+    typer.Option("--root", help="Where prepared data sets lie; your cache if not given."),
+]
+
+
+@app.command("list", epilog="Example: pushsum data list")
+def list_(
+    root: Root = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+) -> None:
+    """Which data sets there are, and which are ready."""
+    from rich.table import Table
+
+    from pushsum.data import catalogue
+
+    entries = catalogue(root)
+    if as_json:
+        rows = [
+            {
+                "name": e.name,
+                "what": e.what,
+                "train": e.train,
+                "test": e.test,
+                "shape": list(e.shape),
+                "classes": e.classes,
+                "licence": e.licence,
+                "ready": e.ready,
+                "where": str(e.where),
+            }
+            for e in entries
+        ]
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    table = Table()
+    for heading in ("name", "what", "size", "licence", "ready"):
+        table.add_column(heading)
+    for e in entries:
+        table.add_row(e.name, e.what, e.size, e.licence, "yes" if e.ready else "no")
+    show(table)
+    typer.echo("Get one ready with: pushsum data prepare NAME")
+
+
+@app.command(epilog="Example: pushsum data prepare cifar10 --source ~/cifar-10-binary.tar.gz")
+def prepare(
+    name: Annotated[str, typer.Argument(help="A name of `pushsum data list`.")],
+    source: Annotated[
+        Path | None, typer.Option(help="The archive, or the directory it lies in.")
+    ] = None,
+    root: Root = None,
+) -> None:
+    """Read a data set from its archive, check it, and keep it ready."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+    from pushsum import data
+
+    console = Console(stderr=True)
+    look = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    with Progress(*look, console=console, transient=True, disable=not console.is_terminal) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def progress(what: str, done: int, total: int | None) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=total)
+            bar.update(tasks[what], completed=done, total=total)
+
+        path = data.prepare(name, root, source, progress)
+    typer.echo(f"{name} is ready: {path}")

@@ -1,0 +1,228 @@
+"""`pushsum run` and `pushsum sweep`: one experiment, or a grid of them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pushsum.cli.common import integer, show
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from pushsum.experiment import Experiment
+
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[CONFIG.yaml] [KEY=VALUE ...]", help="A file, then what to change."),
+]
+
+
+def run(
+    words: Words = None,
+    into: Annotated[Path | None, typer.Option(help="The run's directory.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --into.")] = False,
+    from_step: Annotated[
+        int | None,
+        typer.Option(help="With --resume: from this checkpoint.", parser=integer, metavar="STEP"),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would run, and what it needs.")
+    ] = False,
+) -> None:
+    """Train: N nodes, one model each, as the configuration says."""
+    if into is None and not dry_run:
+        raise ValueError("name the run's directory: --into runs/NAME")
+    from pushsum import config, experiment
+    from pushsum.engines.memory import keep_freed_memory
+
+    path, overrides = _split(words)
+    if resume:
+        assert into is not None
+        if path is not None or overrides:
+            raise ValueError("--resume takes the configuration of the run: leave the others out")
+        if not (into / "config.yaml").exists():
+            raise ValueError(f"{into} holds no run to resume")
+        path = into / "config.yaml"
+    keep_freed_memory()
+    built = experiment.Experiment(config.read(path, overrides))
+    if dry_run:
+        show(_plan(built))
+        return
+    assert into is not None
+    _train(built, into, resume, from_step)
+
+
+def _train(built: Experiment, into: Path, resume: bool, from_step: int | None) -> None:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import TimeRemainingColumn as Remaining
+
+    from pushsum import experiment
+
+    console = Console(stderr=True)
+    look = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Remaining())
+    quiet = not console.is_terminal
+    with Progress(*look, console=console, transient=True, disable=quiet) as bar:
+        task = bar.add_task("training", total=built.steps)
+
+        def progress(step: int, record: dict[str, Any] | None) -> None:
+            bar.update(task, completed=step)
+            if record is not None:
+                _say(console, built, record)
+
+        try:
+            record = experiment.run(built, into, progress, resume, from_step)
+        except experiment.Stopped as stopped:
+            bar.stop()
+            print(f"pushsum: {stopped}", file=sys.stderr)
+            raise typer.Exit(130) from None
+    test = record["test"]
+    typer.echo(f"{into}: accuracy {100 * test['accuracy']:.2f} %, loss {test['loss']:.4f}")
+
+
+def _say(console: Console, built: Experiment, record: dict[str, Any]) -> None:
+    test, nodes = record["test"], record["nodes"]
+    parts = [
+        f"epoch {record['epoch']:g}/{built.config.epochs}",
+        f"accuracy {100 * test['accuracy']:.2f} %",
+        f"loss {test['loss']:.4f}",
+    ]
+    if nodes is not None:
+        low, high = (100 * nodes["accuracy"][key] for key in ("min", "max"))
+        parts.append(f"nodes {low:.1f} to {high:.1f} %")
+    parts.append(f"distance {record['consensus']['theorem']:.3g}")
+    console.print("  ".join(parts), highlight=False)
+
+
+def _plan(built: Experiment) -> RenderableType:
+    from rich.console import Group
+    from rich.table import Table
+
+    meta = built.meta()
+    rows = Table(box=None, show_header=False)
+    rows.add_column(style="bold")
+    rows.add_column()
+    certificate = meta["certificate"]
+    array = built.n * built.layout.d * 4
+    facts = {
+        "algorithm": f"{meta['algorithm']}, {meta['weighting']} weights",
+        "topology": f"{built.graphs.name}: B = {certificate['period']}, "
+        f"Delta = {certificate['diameter']}, H = {certificate['horizon']}",
+        "model": f"{built.config.model.name}, {meta['d']:,} parameters",
+        "steps": f"{meta['steps']:,} ({built.config.epochs} epochs of {meta['steps_per_epoch']:,})",
+        "pushed": f"{_bytes(meta['bytes_per_step'])} per step, "
+        f"{_bytes(meta['bytes_per_step'] * meta['steps'])} in all",
+        "memory": f"about {_bytes(8 * array)} (eight arrays of {_bytes(array)}) and activations",
+    }
+    for name, fact in facts.items():
+        rows.add_row(name, fact)
+    split = Table(title="samples of each label at each node", title_justify="left", box=None)
+    split.add_column("node", justify="right")
+    for label in range(built.dataset.classes if built.dataset.classes <= 20 else 0):
+        split.add_column(str(label), justify="right", style="dim")
+    split.add_column("all", justify="right")
+    for node, counts in enumerate(meta["split"]):
+        shown = [str(c) if c else "·" for c in counts] if len(counts) <= 20 else []
+        split.add_row(str(node), *shown, str(sum(counts)))
+    return Group(rows, "", split)
+
+
+# --------------------------------------------------------------------------- sweep
+
+
+def sweep(
+    words: Words = None,
+    into: Annotated[
+        Path | None, typer.Option(help="A directory; each cell gets one below it.")
+    ] = None,
+    jobs: Annotated[
+        int, typer.Option(help="Cells at the same time.", parser=integer, metavar="N")
+    ] = 1,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the cells only.")] = False,
+) -> None:
+    """A grid: KEY=A,B,C tries every value. Finished cells are skipped, broken-off ones resumed."""
+    if into is None:
+        raise ValueError("name the sweep's directory: --into runs/NAME")
+    if jobs < 1:
+        raise ValueError(f"--jobs {jobs}: at least one is needed")
+    path, overrides = _split(words)
+    cells = list(_grid(overrides))
+    from pushsum import config
+
+    for _, cell in cells:  # refuse a bad cell before the first one runs
+        config.read(path, cell)
+    if dry_run:
+        for name, cell in cells:
+            typer.echo(f"{into / name}: {' '.join(cell)}")
+        return
+    with ThreadPoolExecutor(jobs) as pool:
+        results = list(pool.map(lambda c: _cell(into / c[0], path, c[1]), cells))
+    failed = [name for (name, _), ok in zip(cells, results, strict=True) if not ok]
+    typer.echo(f"{len(cells) - len(failed)} of {len(cells)} cells are finished: {into}")
+    if failed:
+        raise ValueError(f"these failed, see log.txt in each: {', '.join(failed)}")
+
+
+def _cell(directory: Path, path: Path | None, overrides: list[str]) -> bool:
+    meta = directory / "meta.json"
+    if meta.exists() and json.loads(meta.read_text())["finished"]:
+        return True
+    command = [sys.executable, "-m", "pushsum", "run", "--into", str(directory)]
+    if any((directory / "checkpoints").glob("step-*.json")):
+        command.append("--resume")
+    else:
+        for leftover in ("meta.json", "records.jsonl", "config.yaml"):
+            (directory / leftover).unlink(missing_ok=True)
+        command += [*([str(path)] if path else []), *overrides]
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / "log.txt").open("a") as log:
+        done = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False)
+    typer.echo(f"{directory}: {'finished' if done.returncode == 0 else 'failed'}")
+    return done.returncode == 0
+
+
+def _grid(overrides: list[str]) -> Iterator[tuple[str, list[str]]]:
+    """(name, overrides) of every cell; only keys with several values make the name."""
+    choices = []
+    for override in overrides:
+        key, _, values = override.partition("=")
+        choices.append([(key, value) for value in _alternatives(values)])
+    several = {options[0][0] for options in choices if len(options) > 1}
+    for cell in itertools.product(*choices):
+        parts = [f"{key.rpartition('.')[2]}={value}" for key, value in cell if key in several]
+        name = "_".join(parts).replace("/", "-") or "run"
+        yield name, [f"{key}={value}" for key, value in cell]
+
+
+def _alternatives(values: str) -> list[str]:
+    """Split at commas, but not inside [...] nor after a colon (as in moreau:k=0.1,v=0.1)."""
+    if values.startswith("[") or ":" in values:
+        return values.split(";")
+    return values.split(",")
+
+
+def _split(words: list[str] | None) -> tuple[Path | None, list[str]]:
+    words = words or []
+    if words and "=" not in words[0]:
+        path = Path(words[0])
+        if not path.is_file():
+            raise ValueError(f"{path}: there is no such file")
+        return path, words[1:]
+    return None, words
+
+
+def _bytes(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} PB"

@@ -1,0 +1,355 @@
+"""Experiments: trustworthy records, runs that go on bit for bit, failures that fail well."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from pushsum import checkpoint, config, experiment
+from pushsum.engines.simulator import iterate
+from pushsum.experiment import Diverged, Experiment, Sampler, run
+
+SMALL = ["model.hidden=[8]", "batch=16", "epochs=2", "steps=30", "gradients=loop"]
+
+
+@pytest.fixture(autouse=True)
+def quiet_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def build(*overrides: str) -> Experiment:
+    return Experiment(config.read(None, [*SMALL, *overrides]))
+
+
+def records(directory: Path) -> list[dict]:
+    lines = (directory / "records.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def without_times(rows: list[dict]) -> list[dict]:
+    return [{k: v for k, v in row.items() if k not in ("seconds", "modelled")} for row in rows]
+
+
+def tensors(directory: Path) -> dict[str, torch.Tensor]:
+    return checkpoint.load(directory / "checkpoints").tensors
+
+
+ALGORITHMS = [
+    ["algorithm.name=SGP"],
+    ["algorithm.name=MSGP"],
+    ["algorithm.name=SGAP"],
+    ["algorithm.name=MSGAP", "topology.name=random"],
+    ["algorithm.name=S-ADDOPT", "topology.name=exponential"],
+    ["algorithm.optimizer=Adam", "algorithm.lr=0.005", "algorithm.schedule.kind=cosine"],
+    ["algorithm.optimizer=Adafactor", "algorithm.lr=0.01"],
+    ["model.name=cnn", "model.hidden=null", "data.augment=true"],
+    ["model.name=resnet-small", "model.hidden=null", "model.width=2", "steps=8"],
+]
+
+
+# --------------------------------------------------------------------------- same bits
+
+
+@pytest.mark.parametrize("overrides", ALGORITHMS, ids=" ".join)
+def test_a_run_that_is_stopped_goes_on_bit_for_bit(overrides, tmp_path):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    run(build(*overrides), whole)
+    experiment_ = build(*overrides)
+
+    def stop_at(step: int, record) -> None:
+        if step == 5 and record is None:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(experiment.Stopped, match="saved step 5; go on with --resume"):
+        run(experiment_, parts, stop_at)
+    run(build(*overrides), parts, resume=True)
+    assert without_times(records(parts)) == without_times(records(whole))
+    ours, theirs = tensors(parts), tensors(whole)
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_the_same_seed_gives_the_same_records_and_another_does_not(tmp_path):
+    for name, seed in (("a", 3), ("b", 3), ("c", 4)):
+        run(build(f"seed={seed}"), tmp_path / name)
+    a, b, c = (without_times(records(tmp_path / name)) for name in "abc")
+    assert a == b
+    assert a != c
+
+
+def test_the_seed_of_the_graph_moves_nothing_else():
+    one, other = build("topology.name=random"), build("topology.name=random", "topology.seed=9")
+    assert all((p == q).all() for p, q in zip(one.parts, other.parts, strict=True))
+    assert torch.equal(one.start(), other.start())
+    assert torch.equal(one.batch(3).inputs[2], other.batch(3).inputs[2])
+    assert not all(torch.equal(one.graphs.edges(t), other.graphs.edges(t)) for t in range(1, 8))
+
+
+def test_the_run_is_iterate_on_the_same_problem(tmp_path):
+    """Same code path: the final parameters of a run are those of `iterate`, bit for bit."""
+    built = build("algorithm.name=SGAP", "topology.name=divide")
+    run(built, tmp_path / "run")
+    again = build("algorithm.name=SGAP", "topology.name=divide")
+    buffers = experiment.stacked_buffers(again.model, again.n)
+    loss = torch.nn.functional.cross_entropy
+    compute = experiment.gradients("loop", again.model, loss, buffers)
+    *_, last = iterate(
+        again.algorithm,
+        again.graphs,
+        lambda y, t: compute(y, again.batch(t))[0],
+        again.start(),
+        again.steps,
+    )
+    assert torch.equal(tensors(tmp_path / "run")["x"], last.x)
+    assert torch.equal(tensors(tmp_path / "run")["a"], last.a)
+
+
+# --------------------------------------------------------------------------- what is recorded
+
+
+def test_records_say_what_happened(tmp_path):
+    built = build("algorithm.name=SGAP", "topology.name=exponential", "link.gigabits=0.001")
+    run(built, tmp_path)
+    first, *_, last = records(tmp_path)
+    assert first["step"] == 0
+    assert first["train_loss"] is None
+    assert first["consensus"] == {"theorem": 0.0, "mean_square": 0.0}
+    assert last["step"] == 30
+    assert last["samples"] == 30 * 6 * 16
+    d = built.layout.d
+    assert last["bytes"] == 30 * 6 * (4 * d + 16)  # one channel per node and step
+    assert last["test"]["accuracy"] > 2 * first["test"]["accuracy"]
+    assert last["nodes"]["accuracy"]["min"] <= last["nodes"]["accuracy"]["mean"]
+    assert 0 < last["a"]["min"] <= 1 <= last["a"]["max"]
+    assert last["smallest_weight"] == pytest.approx(0.1 * 0.9 / (1.1 * 2), rel=0.5)
+    assert np.allclose(np.array(last["weights"]).sum(0), 1)
+    assert last["modelled"]["transfer"] == pytest.approx(30 * 8 * 4 * d / 1e6)
+    total = last["modelled"]["compute"] + last["modelled"]["transfer"]
+    assert last["modelled"]["total"] == pytest.approx(total + last["modelled"]["weighting_exposed"])
+    meta = json.loads((tmp_path / "meta.json").read_text())
+    assert meta["finished"] is True
+    assert meta["d"] == d
+    assert meta["certificate"] == {"period": 3, "diameter": 2, "horizon": 3}
+    assert np.array(meta["split"]).sum(1).tolist() == [721] * 3 + [716] * 3
+    resolved = yaml.safe_load((tmp_path / "config.yaml").read_text())
+    assert config.parse(resolved) == built.config
+
+
+def test_s_addopt_pushes_twice_as_much():
+    one, two = build("algorithm.name=SGP"), build("algorithm.name=S-ADDOPT")
+    assert two.bytes_at(1) - 30 * 16 == 2 * (one.bytes_at(1) - 30 * 16)
+
+
+def test_training_works_on_label_skewed_digits(tmp_path):
+    overrides = ["model.hidden=[32]", "epochs=8", "steps=null", "batch=32"]
+    run(build(*overrides, "algorithm.name=MSGAP"), tmp_path)
+    assert records(tmp_path)[-1]["test"]["accuracy"] > 0.9
+
+
+@pytest.mark.parametrize("policy", ["averaged", "recomputed", "test-batch"])
+def test_batchnorm_policies_reach_the_test(policy, tmp_path):
+    overrides = ["model.name=resnet-small", "model.hidden=null", "model.width=2", "steps=4"]
+    run(build(*overrides, f"evaluation.batchnorm={policy}"), tmp_path)
+    assert np.isfinite(records(tmp_path)[-1]["test"]["loss"])
+
+
+# --------------------------------------------------------------------------- samples
+
+
+def test_the_sampler_goes_through_the_data_once_per_pass():
+    sampler = Sampler([np.arange(10, 20), np.arange(3)], batch=4, seed=0, streams=[0, 1])
+    first_pass = np.concatenate([sampler.indices(0, t) for t in (1, 2)])
+    assert len(set(first_pass)) == 8
+    assert set(first_pass) <= set(range(10, 20))
+    assert not np.array_equal(sampler.indices(0, 1), sampler.indices(0, 3))
+    assert sorted(sampler.indices(1, 5)) == [0, 1, 2]  # fewer samples than a batch: all of them
+    assert np.array_equal(sampler.indices(0, 7), sampler.indices(0, 7))
+
+
+def test_published_batches_are_alike_within_a_cluster_and_in_every_pass():
+    built = build("published.same_batches=true")
+    assert torch.equal(built.batch(1).inputs[0], built.batch(1).inputs[2])
+    assert not torch.equal(built.batch(1).inputs[0], built.batch(1).inputs[3])
+    per_pass = len(built.parts[0]) // 16
+    assert torch.equal(built.batch(1).inputs[0], built.batch(1 + per_pass).inputs[0])
+    corrected = build()
+    assert not torch.equal(corrected.batch(1).inputs[0], corrected.batch(1).inputs[2])
+
+
+def test_published_restart_sets_everything_back(tmp_path):
+    overrides = [
+        "published.restart=true",
+        "algorithm.schedule.kind=steps",
+        "algorithm.schedule.milestones=[1]",
+        "epochs=2",
+        "steps=null",
+        "batch=240",
+        "topology.name=exponential",
+    ]
+    built = build(*overrides)
+    assert built.steps_per_epoch == 2
+    run(built, tmp_path)
+    state = checkpoint.load(tmp_path / "checkpoints")
+    assert state.notes["restarted"] == 2
+    assert [row["step"] for row in records(tmp_path)] == [0, 2, 4]
+    assert records(tmp_path)[1]["a"] == {"min": 1.0, "max": 1.0}
+    rate = built.rate
+    built.restarted = 0
+    assert (rate(1), rate(2)) == (0.05, 0.05)
+    built.restarted = 2  # the algorithm counts from 1 again, the schedule does not
+    assert (rate(1), rate(2)) == pytest.approx((0.005, 0.005))
+
+
+def test_published_switches_change_what_they_say(tmp_path):
+    fresh = build("model.fresh_last_layer=true")
+    start = fresh.start()
+    last = fresh.layout.views(start)
+    names = list(fresh.layout.names)
+    assert torch.equal(last[names[0]][0], last[names[0]][1])
+    assert not torch.equal(last[names[-2]][0], last[names[-2]][1])
+    run(build("published.test_before=true", "steps=null", "epochs=1"), tmp_path)
+    assert [row["epoch"] for row in records(tmp_path)] == [0.0]
+
+
+# --------------------------------------------------------------------------- failing well
+
+
+def test_one_node_trains(tmp_path):
+    run(build("topology.nodes=1"), tmp_path)
+    assert records(tmp_path)[-1]["test"]["accuracy"] > 0.5
+
+
+def test_a_node_with_one_class_only_trains(tmp_path):
+    run(build("topology.nodes=10", "split.clusters=10", "steps=3"), tmp_path)
+    assert (np.array(json.loads((tmp_path / "meta.json").read_text())["split"]) > 0).sum() == 10
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["topology.nodes=2000"], "more nodes than"),
+        (["data.name=cifar10", "data.root=/nonexistent"], "pushsum data prepare cifar10"),
+        (["model.name=resnet81"], "resnet18"),
+        (["model.width=4"], "width"),
+        (["algorithm.weighting=moreau"], "moreau needs k and v"),
+        (["algorithm.optimizer=Adan"], "torch.optim has no optimizer of that name"),
+        (["algorithm.optimizer=LBFGS"], "cannot be used"),
+        (["device=tpu7"], "not available here"),
+        (["split.kind=dirichlet", "split.minimum=900"], "minimum"),
+    ],
+)
+def test_what_cannot_run_is_refused_before_it_runs(overrides, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        build(*overrides)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_directory_that_holds_a_run_is_not_touched(tmp_path):
+    run(build("steps=2"), tmp_path)
+    before = (tmp_path / "records.jsonl").read_bytes()
+    with pytest.raises(ValueError, match="holds a run already: go on with --resume"):
+        run(build("steps=2"), tmp_path)
+    assert (tmp_path / "records.jsonl").read_bytes() == before
+    with pytest.raises(ValueError, match="holds no run to resume"):
+        run(build(), tmp_path / "elsewhere", resume=True)
+
+
+def test_a_loss_that_is_not_finite_names_node_and_step_and_keeps_the_checkpoint(tmp_path):
+    built = build("steps=null", "epochs=3")
+    run(Experiment(built.config.model_copy(update={"epochs": 1})), tmp_path)
+    saved = checkpoint.generations(tmp_path / "checkpoints")
+    original = built.batch
+
+    def poisoned(t):
+        batch = original(t)
+        if t == 50:
+            batch.inputs[4][0] = float("nan")
+        return batch
+
+    built.batch = poisoned
+    with pytest.raises(Diverged, match="node 4 diverged at step 50: its loss is not finite"):
+        run(built, tmp_path, resume=True)
+    assert saved[0] in checkpoint.generations(tmp_path / "checkpoints")
+
+
+def test_an_infinite_gradient_names_the_tensor(tmp_path):
+    built = build()
+    g = torch.zeros(6, built.layout.d)
+    view = built.layout.views(g[2])
+    name = built.layout.names[-1]
+    view[name][0] = float("inf")
+    with pytest.raises(Diverged, match=f"node 2 diverged at step 7: the gradient of {name}"):
+        experiment._refuse_infinite(built, g, torch.zeros(6), 7)
+
+
+def test_a_full_disk_leaves_the_old_checkpoint(tmp_path, monkeypatch):
+    tensors_ = {"x": torch.ones(3)}
+    checkpoint.save(tmp_path, 1, tensors_, {})
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        checkpoint.save(tmp_path, 2, tensors_, {})
+    monkeypatch.undo()
+    assert checkpoint.load(tmp_path).step == 1
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["step-1.json", "step-1.safetensors"]
+
+
+def test_a_corrupt_checkpoint_is_refused_and_the_previous_offered(tmp_path):
+    for step in (10, 20, 30):
+        checkpoint.save(tmp_path, step, {"x": torch.full((4,), float(step))}, {"note": step})
+    assert checkpoint.generations(tmp_path) == [30, 20]
+    path = tmp_path / "step-30.safetensors"
+    path.write_bytes(path.read_bytes()[:-3] + b"abc")
+    with pytest.raises(ValueError, match=r"corrupt \(its hash does not match\).*--from-step 20"):
+        checkpoint.load(tmp_path)
+    old = checkpoint.load(tmp_path, 20)
+    assert old.tensors["x"].tolist() == [20.0] * 4
+    assert old.notes == {"note": 20}
+    with pytest.raises(ValueError, match="no checkpoint of step 5, but of 30 and 20"):
+        checkpoint.load(tmp_path, 5)
+    with pytest.raises(ValueError, match="there is no checkpoint to resume from"):
+        checkpoint.load(tmp_path / "empty")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_ends_within_ten_seconds(tmp_path, number):
+    command = [
+        sys.executable,
+        "-m",
+        "pushsum",
+        "run",
+        "--into",
+        str(tmp_path / "run"),
+        "epochs=5000",
+    ]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        deadline = time.monotonic() + 60
+        path = tmp_path / "run" / "records.jsonl"
+        while not (path.exists() and len(path.read_text().splitlines()) > 2):
+            assert time.monotonic() < deadline
+            assert child.poll() is None
+            time.sleep(0.05)
+        child.send_signal(number)
+        _, err = child.communicate(timeout=10)
+    finally:
+        child.kill()
+    assert child.returncode == 130
+    assert "go on with --resume" in err
+    assert "Traceback" not in err
+    step = checkpoint.load(tmp_path / "run" / "checkpoints").step
+    assert f"saved step {step}" in err
