@@ -2,9 +2,9 @@
 
 import sys
 
-from benchmarks import scale, step
+from benchmarks import scale, step, training
 
-BENCHMARKS = {"step": step.main, "scale": scale.main}
+BENCHMARKS = {"step": step.main, "scale": scale.main, "training": training.main}
 
 if __name__ == "__main__":
     names = sys.argv[1:] or list(BENCHMARKS)

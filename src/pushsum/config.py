@@ -224,11 +224,16 @@ def _override(content: dict[Any, Any], override: str) -> None:
         value = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ValueError(f"override {override!r}: {_one_line(error)}") from None
+    set_value(content, key, value)
+
+
+def set_value(content: dict[Any, Any], key: str, value: Any) -> None:
+    """Set a dotted key of a nested mapping."""
     *path, leaf = key.split(".")
     for part in path:
         content = content.setdefault(part, {})
         if not isinstance(content, dict):
-            raise ValueError(f"override {override!r}: {part} is a value, not a section")
+            raise ValueError(f"{key}: {part} is a value, not a section")
     content[leaf] = value
 
 

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-import json
-import subprocess
 import sys
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from pushsum.experiment import Experiment
+    from pushsum.sweep import Cell
 
 Words = Annotated[
     list[str] | None,
@@ -140,7 +136,12 @@ def _plan(built: Experiment) -> RenderableType:
 
 
 def sweep(
-    words: Words = None,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[RECIPE] [KEY=VALUE,VALUE ...]", help="A recipe or file, then a grid."
+        ),
+    ] = None,
     into: Annotated[
         Path | None, typer.Option(help="A directory; each cell gets one below it.")
     ] = None,
@@ -149,65 +150,53 @@ def sweep(
     ] = 1,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the cells only.")] = False,
 ) -> None:
-    """A grid: KEY=A,B,C tries every value. Finished cells are skipped, broken-off ones resumed."""
-    if into is None:
-        raise ValueError("name the sweep's directory: --into runs/NAME")
+    """A grid of runs: KEY=A,B,C tries every value. Finished cells are skipped on a rerun."""
     if jobs < 1:
         raise ValueError(f"--jobs {jobs}: at least one is needed")
-    path, overrides = _split(words)
-    cells = list(_grid(overrides))
-    from pushsum import config
+    if into is None and not dry_run:
+        raise ValueError("name the sweep's directory: --into runs/NAME")
+    from pushsum import sweep as sweeps
+    from pushsum.engines.memory import keep_freed_memory
 
-    for _, cell in cells:  # refuse a bad cell before the first one runs
-        config.read(path, cell)
+    words = words or []
+    source = words.pop(0) if words and "=" not in words[0] else None
+    cells = sweeps.read(source, words)
     if dry_run:
-        for name, cell in cells:
-            typer.echo(f"{into / name}: {' '.join(cell)}")
+        for cell in cells:
+            typer.echo(cell.name)
+        typer.echo(f"{len(cells)} cells")
         return
-    with ThreadPoolExecutor(jobs) as pool:
-        results = list(pool.map(lambda c: _cell(into / c[0], path, c[1]), cells))
-    failed = [name for (name, _), ok in zip(cells, results, strict=True) if not ok]
+    assert into is not None
+    keep_freed_memory()
+    failed = run_cells(cells, into, jobs)
     typer.echo(f"{len(cells) - len(failed)} of {len(cells)} cells are finished: {into}")
     if failed:
-        raise ValueError(f"these failed, see log.txt in each: {', '.join(failed)}")
+        raise ValueError(f"not finished: {', '.join(failed)}")
 
 
-def _cell(directory: Path, path: Path | None, overrides: list[str]) -> bool:
-    meta = directory / "meta.json"
-    if meta.exists() and json.loads(meta.read_text())["finished"]:
-        return True
-    command = [sys.executable, "-m", "pushsum", "run", "--into", str(directory)]
-    if any((directory / "checkpoints").glob("step-*.json")):
-        command.append("--resume")
-    else:
-        for leftover in ("meta.json", "records.jsonl", "config.yaml"):
-            (directory / leftover).unlink(missing_ok=True)
-        command += [*([str(path)] if path else []), *overrides]
-    directory.mkdir(parents=True, exist_ok=True)
-    with (directory / "log.txt").open("a") as log:
-        done = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False)
-    typer.echo(f"{directory}: {'finished' if done.returncode == 0 else 'failed'}")
-    return done.returncode == 0
+def run_cells(cells: list[Cell], into: Path, jobs: int) -> list[str]:
+    """Run a sweep with a progress bar; the names of the cells that failed."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import TimeRemainingColumn as Remaining
 
+    from pushsum import sweep as sweeps
 
-def _grid(overrides: list[str]) -> Iterator[tuple[str, list[str]]]:
-    """(name, overrides) of every cell; only keys with several values make the name."""
-    choices = []
-    for override in overrides:
-        key, _, values = override.partition("=")
-        choices.append([(key, value) for value in _alternatives(values)])
-    several = {options[0][0] for options in choices if len(options) > 1}
-    for cell in itertools.product(*choices):
-        parts = [f"{key.rpartition('.')[2]}={value}" for key, value in cell if key in several]
-        name = "_".join(parts).replace("/", "-") or "run"
-        yield name, [f"{key}={value}" for key, value in cell]
+    console = Console(stderr=True)
+    look = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Remaining())
+    quiet = not console.is_terminal
+    with Progress(*look, console=console, transient=True, disable=quiet) as bar:
+        task = bar.add_task("sweep", total=len(cells))
 
+        def progress(cell: Cell, what: str) -> None:
+            if what == "started":
+                bar.update(task, description=cell.name)
+                return
+            bar.advance(task)
+            if quiet or what not in ("finished", "skipped"):
+                console.print(f"{cell.name}: {what}", highlight=False)
 
-def _alternatives(values: str) -> list[str]:
-    """Split at commas, but not inside [...] nor after a colon (as in moreau:k=0.1,v=0.1)."""
-    if values.startswith("[") or ":" in values:
-        return values.split(";")
-    return values.split(",")
+        return sweeps.run(cells, into, jobs, progress)
 
 
 def _split(words: list[str] | None) -> tuple[Path | None, list[str]]:

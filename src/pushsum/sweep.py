@@ -1,0 +1,160 @@
+"""Many runs from one file: a recipe, a grid, or both; finished cells are never run again.
+
+A recipe is a configuration with a section `sweep`:
+
+    sweep:
+      cells: [{algorithm.name: SGP}, {algorithm.name: SGAP, algorithm.weighting: "lazy:c=0.5"}]
+      grid: {topology.name: [full, divide], seed: [0, 1, 2]}
+
+Every cell is tried with every combination of the grid.
+"""
+
+import itertools
+import json
+import multiprocessing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pushsum import experiment
+from pushsum.config import Config, parse, set_value
+
+Progress = Callable[["Cell", str], None]  #: (cell, 'started' | 'skipped' | 'finished' | reason)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a sweep."""
+
+    name: str  #: also the name of its directory
+    config: Config
+
+
+def recipes() -> list[str]:
+    """The recipes that come with the package."""
+    folder = files("pushsum") / "recipes"
+    return sorted(
+        p.name.removesuffix(".yaml") for p in folder.iterdir() if p.name.endswith(".yaml")
+    )
+
+
+def read(source: str | None, overrides: Sequence[str] = ()) -> list[Cell]:
+    """The cells of a recipe (by name or path) with overrides; `key=a,b,c` adds to the grid."""
+    content: Any = {}
+    if source is not None:
+        if source in recipes():
+            text = (files("pushsum") / "recipes" / f"{source}.yaml").read_text()
+        elif Path(source).is_file():
+            text = Path(source).read_text()
+        else:
+            raise ValueError(f"{source}: neither a file nor a recipe ({', '.join(recipes())})")
+        try:
+            content = yaml.safe_load(text) or {}
+        except yaml.YAMLError as error:
+            raise ValueError(f"{source}: not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{source}: a recipe is a mapping of keys to values")
+    plan = content.pop("sweep", {}) or {}
+    if not isinstance(plan, dict) or plan.keys() - {"cells", "grid"}:
+        raise ValueError(f"{source}: the section sweep holds `cells` and `grid` only")
+    grid = dict(plan.get("grid") or {})
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not equals:
+            raise ValueError(f"override {override!r}: write key=value, or key=a,b,c for a grid")
+        grid[key] = [yaml.safe_load(value) for value in alternatives(text)]
+    cells = plan.get("cells") or [{}]
+    return list(_cells(content, cells, grid))
+
+
+def _cells(
+    content: dict[str, Any], cells: Sequence[Mapping[str, Any]], grid: Mapping[str, Sequence[Any]]
+) -> Iterator[Cell]:
+    names = set()
+    for cell in cells:
+        for values in itertools.product(*grid.values()):
+            chosen = {**cell, **dict(zip(grid, values, strict=True))}
+            whole: dict[str, Any] = json.loads(json.dumps(content))
+            for key, value in chosen.items():
+                set_value(whole, key, value)
+            told = [key for key in chosen if key in cell or len(grid[key]) > 1]
+            name = "_".join(_word(chosen[key]) for key in told) or "run"
+            if name in names:
+                raise ValueError(f"two cells of the sweep are called {name}")
+            names.add(name)
+            yield Cell(name, parse(whole))
+
+
+def run(cells: Sequence[Cell], into: Path, jobs: int, progress: Progress) -> list[str]:
+    """Run what is not finished; the names of the cells that failed."""
+    waiting = []
+    for cell in cells:
+        if _finished(into / cell.name):
+            progress(cell, "skipped")
+        else:
+            waiting.append(cell)
+    failed = []
+    if jobs == 1:
+        for cell in waiting:
+            progress(cell, "started")
+            outcome = run_cell(cell, into / cell.name)
+            progress(cell, outcome)
+            failed += [] if outcome == "finished" else [cell.name]
+        return failed
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_one_thread) as pool:
+        futures = {pool.submit(run_cell, cell, into / cell.name): cell for cell in waiting}
+        for future in as_completed(futures):
+            cell, outcome = futures[future], future.result()
+            progress(cell, outcome)
+            failed += [] if outcome == "finished" else [cell.name]
+    return failed
+
+
+def run_cell(cell: Cell, directory: Path) -> str:
+    """Run or go on with one cell: 'finished', or why it is not."""
+    try:
+        resume = any((directory / "checkpoints").glob("step-*.json"))
+        if not resume:
+            for leftover in ("meta.json", "records.jsonl", "config.yaml"):
+                (directory / leftover).unlink(missing_ok=True)
+        experiment.run(experiment.Experiment(cell.config), directory, resume=resume)
+    except (ValueError, OSError) as error:
+        return str(error)
+    return "finished"
+
+
+def _finished(directory: Path) -> bool:
+    try:
+        return bool(json.loads((directory / "meta.json").read_text())["finished"])
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def _one_thread() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def alternatives(text: str) -> list[str]:
+    """`a,b,c` -> the three; a list in brackets and `moreau:k=0.1,v=0.1` are one value."""
+    if text.startswith("["):
+        return [text]
+    parts: list[str] = []
+    for part in text.split(","):
+        if parts and ":" in parts[-1] and "=" in part and ":" not in part:
+            parts[-1] += f",{part}"
+        else:
+            parts.append(part)
+    return parts
+
+
+def _word(value: Any) -> str:
+    text = json.dumps(value) if isinstance(value, list | dict) else str(value)
+    return "".join(c if c.isalnum() or c in ".=-+," else "-" for c in text)
