@@ -6,7 +6,8 @@ A recipe is a configuration with a section `sweep`:
       cells: [{algorithm.name: SGP}, {algorithm.name: SGAP, algorithm.weighting: "lazy:c=0.5"}]
       grid: {topology.name: [full, divide], seed: [0, 1, 2]}
 
-Every cell is tried with every combination of the grid.
+Every cell is tried with every combination of the grid. An override of a key in which the cells
+differ chooses among them; any other changes the grid, or all cells.
 """
 
 import itertools
@@ -63,12 +64,18 @@ def read(source: str | None, overrides: Sequence[str] = ()) -> list[Cell]:
     if not isinstance(plan, dict) or plan.keys() - {"cells", "grid"}:
         raise ValueError(f"{source}: the section sweep holds `cells` and `grid` only")
     grid = dict(plan.get("grid") or {})
+    cells = list(plan.get("cells") or [{}])
     for override in overrides:
         key, equals, text = override.partition("=")
         if not equals:
             raise ValueError(f"override {override!r}: write key=value, or key=a,b,c for a grid")
-        grid[key] = [yaml.safe_load(value) for value in alternatives(text)]
-    cells = plan.get("cells") or [{}]
+        values = [yaml.safe_load(value) for value in alternatives(text)]
+        if any(key in cell for cell in cells):  # what the cells differ in is chosen, not changed
+            cells = [cell for cell in cells if cell.get(key) in values]
+            if not cells:
+                raise ValueError(f"override {override!r}: no cell of the recipe has that value")
+        else:
+            grid[key] = values
     return list(_cells(content, cells, grid))
 
 
