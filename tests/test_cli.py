@@ -158,7 +158,10 @@ def test_version(pushsum):
         (["topology", "full", "-w", "moro"], "unknown weighting 'moro' (did you mean moreau?)"),
         (["topology", "full", "--plot", "a.gif"], "'a.gif': a picture is a .svg or a .png file"),
         (["topology", "full", "--plot", "no/where.svg"], "there is no directory 'no'"),
-        (["topology", "divide", "-n", "10000000"], "not enough memory: use fewer nodes"),
+        (["topology", "divide", "-n", "10000000"], "n = 10000000: at most 20000 nodes"),
+        (["topology", "full", "-n", str(10**30)], "at most 20000 nodes"),
+        (["topology", "random", "--period", str(10**23)], "at most 1000000000 steps"),
+        (["topology", "ring", "--inner", "0.5"], "--inner belongs to random, not to ring"),
         (["topology"], "Missing argument 'NAME'"),
         (["topology", "full", "--bogus"], "No such option: --bogus"),
         (["demo", "--steps", "0"], "--steps 0: at least one step is needed"),
@@ -188,6 +191,35 @@ def test_a_full_disk_leaves_no_half_written_picture(pushsum, tmp_path, monkeypat
     assert "No space left on device" in err
     assert target.read_text() == "the old picture"
     assert os.listdir(tmp_path) == ["graphs.svg"]
+
+
+def test_plain_pushsum_prints_its_help(pushsum):
+    code, out, err = pushsum()
+    assert code == 2
+    assert "Usage: pushsum" in out
+    assert err == ""
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_without_unicode_gets_something(encoding):
+    command = [sys.executable, "-m", "pushsum", "topology", "ring"]
+    answer = subprocess.run(
+        command, capture_output=True, check=True, env={**os.environ, "PYTHONIOENCODING": encoding}
+    )
+    assert b"horizon H" in answer.stdout
+    assert answer.stderr == b""
+
+
+def test_a_narrow_terminal_loses_no_digits(monkeypatch, tmp_path):
+    command = [sys.executable, "-m", "pushsum", "demo", "--steps", "3"]
+    answer = subprocess.run(
+        [*command, "--plot", str(tmp_path / "a.svg")],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "COLUMNS": "40"},
+    )
+    assert "…" not in answer.stdout
 
 
 def test_a_closed_pipe_is_not_an_error():

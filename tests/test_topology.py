@@ -1,6 +1,7 @@
 """Graphs, certificates and what the nodes remember."""
 
 import tracemalloc
+from time import perf_counter
 
 import networkx as nx
 import numpy as np
@@ -163,6 +164,31 @@ def test_random_certificate_uses_only_what_is_certain():
     assert numbers(topology.random(6, period=1).certificate()) == (1, 1, 1)
 
 
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("period", [1, 2, 5])
+@pytest.mark.parametrize("inner", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("inter", [0.0, 0.5, 1.0])
+def test_random_and_divide_know_their_certificates(n, period, inner, inter):
+    cluster = np.arange(n) >= n // 2
+    same = cluster[:, None] == cluster[None, :]
+    certain = np.where(same, inner == 1, inter == 1) | np.eye(n, dtype=bool)
+    guaranteed = [certain] * (period - 1) + [np.ones((n, n), dtype=bool)]
+    g = topology.random(n, inner, inter, period)
+    assert numbers(g.certificate()) == brute_force(guaranteed)
+    assert g.degrees == topology.from_graphs(guaranteed).degrees
+    divided = topology.divide(n)
+    assert numbers(divided.certificate()) == brute_force([divided.adjacency(1).numpy()])
+
+
+def test_certificates_of_large_topologies_take_no_time():
+    start = perf_counter()
+    assert numbers(topology.ring(10**6).certificate()) == (1, 10**6 - 1, 10**6 - 1)
+    assert numbers(topology.full(20_000).certificate()) == (1, 1, 1)
+    assert numbers(topology.divide(2000).certificate()) == (1, 3, 3)
+    assert numbers(topology.random(2000).certificate()) == (8, 1, 8)
+    assert perf_counter() - start < 5
+
+
 def test_from_graphs_takes_networkx_and_arrays_and_adds_self_loops():
     ring = nx.DiGraph([(0, 1), (1, 2), (2, 0)])
     g = topology.from_graphs([ring, [[0, 0, 1], [0, 0, 0], [0, 0, 0]]])
@@ -291,3 +317,9 @@ def test_random_as_the_paper_ran_it_draws_once_per_receiver():
 def test_an_absurd_number_of_nodes_is_refused():
     with pytest.raises(ValueError, match=r"n = 10{21}: at most 1000000000 nodes"):
         topology.ring(10**21)
+    with pytest.raises(ValueError, match=r"n = 100000: at most 20000 nodes"):
+        topology.full(100_000)
+    with pytest.raises(ValueError, match=r"period = 10{23}: at most 1000000000 steps"):
+        topology.random(6, period=10**23)
+    with pytest.raises(ValueError, match=r"write from_graphs\(\[graph\]\)"):
+        topology.from_graphs(nx.DiGraph([(0, 1), (1, 0)]))

@@ -139,6 +139,9 @@ def test_the_floor_of_an_own_weighting_can_be_stated():
         (lambda: weighting.moreau(1.0, "0.1"), r"v = '0.1': Moreau weighting needs"),
         (lambda: weighting.own(lambda a, d: a, floor=0.0), r"floor = 0.0"),
         (lambda: weighting.as_weighting("uniform"), r"weighting = 'uniform': give one of"),
+        (lambda: weighting.as_weighting(weighting.uniform), r"weighting = uniform: call it"),
+        (lambda: weighting.own(3), r"own\(3\): give a function"),
+        (lambda: weighting.parse("moreau:k=1,k=2,v=0.1"), "k is given twice"),
     ],
 )
 def test_bad_dials_are_refused(make, message):

@@ -134,12 +134,19 @@ class Run(Protocol):
 
 
 class Beside(NamedTuple):
-    """Measured distance and bound after step t."""
+    """Measured distance and bound after step t.
+
+    Attributes:
+        t: the step.
+        distance: max_i ||y_i - mean of x||_1.
+        log_bound: log of Theorem 1's bound on it.
+        rounding: how far off the measured distance may be.
+    """
 
     t: int
-    distance: float  #: max_i ||y_i - mean of x||_1
-    log_bound: float  #: log of Theorem 1's bound on it
-    rounding: float  #: how far off the measured distance may be
+    distance: float
+    log_bound: float
+    rounding: float
 
     @property
     def holds(self) -> bool:
@@ -182,7 +189,18 @@ def theorem1(c: Constants, x0: Tensor, run: Iterable[Run]) -> Iterator[Beside]:
 
     For the four algorithms whose perturbation enters before the exchange; S-ADDOPT, which moves
     after it, is refused.
+
+    >>> import torch
+    >>> import pushsum as ps
+    >>> graphs, sgp, x0 = ps.topology.divide(6), ps.algorithms.sgp(0.1), torch.ones(6, 2)
+    >>> targets = torch.arange(12.0).reshape(6, 2)
+    >>> run = ps.iterate(sgp, graphs, lambda y, t: y - targets, x0, steps=50)
+    >>> rows = list(theorem1(constants(graphs, sgp.weighting), x0, run))
+    >>> all(row.holds for row in rows)
+    True
     """
+    if len(x0) != c.n:
+        raise ValueError(f"x0 has {len(x0)} rows, the constants are those of {c.n} nodes")
     before = x0
     bound = ConsensusBound(c, float(x0.double().abs().sum()))
     for record in run:

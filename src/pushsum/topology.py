@@ -8,7 +8,7 @@ remembers at step t (the buffers of Algorithm 1).
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import gcd
 from typing import Any, TypeVar, final
@@ -23,6 +23,7 @@ from pushsum.randomness import uniforms
 Union = TypeVar("Union")
 
 MOST_NODES = 10**9
+MOST_DENSE = 20_000  #: nodes of a topology with of the order of n^2 channels
 NEVER = 0  #: the step at which a node was heard that was not heard at all; steps count from 1
 
 
@@ -118,7 +119,7 @@ def full(n: int) -> Topology:
     >>> full(6).certificate()
     Certificate(period=1, diameter=1, horizon=1)
     """
-    n = _node_count(n)
+    n = _node_count(n, MOST_DENSE)
     return Circulant(n, (tuple(range(n)),), f"full({n})")
 
 
@@ -151,11 +152,14 @@ def divide(n: int) -> Topology:
     >>> divide(6).certificate()
     Certificate(period=1, diameter=3, horizon=3)
     """
-    n = _node_count(n)
+    n = _node_count(n, MOST_DENSE)
     cluster = np.arange(n) >= n // 2
     adjacency = cluster[:, None] == cluster[None, :]
     adjacency[0, n // 2] = adjacency[n // 2, 0] = True
-    return Cyclic(n, (_sorted_edges(adjacency),), f"divide({n})")
+    # from the farthest node of one cluster to its gate, across, and on to the farthest of the other
+    diameter = 0 if n == 1 else 1 + (n // 2 > 1) + (n - n // 2 > 1)
+    known = Certificate(1, diameter, max(1, diameter))
+    return Cyclic(n, (_sorted_edges(adjacency),), f"divide({n})", known)
 
 
 def random(
@@ -178,12 +182,14 @@ def random(
     >>> random(6).certificate()
     Certificate(period=8, diameter=1, horizon=8)
     """
-    n = _node_count(n)
+    n = _node_count(n, MOST_DENSE)
     for name, p in (("inner", inner), ("inter", inter)):
         if not 0 <= p <= 1:
             raise ValueError(f"{name} = {p!r}: a probability lies in [0, 1]")
     if isinstance(period, bool) or not isinstance(period, int | np.integer) or period < 1:
         raise ValueError(f"period = {period!r}: a period is an integer >= 1")
+    if period > MOST_NODES:
+        raise ValueError(f"period = {period}: at most {MOST_NODES} steps")
     uniforms(seed, "graph", 0, shape=(1,))  # refuses a bad seed at the door
     return Random(n, float(inner), float(inter), int(period), seed, f"random({n})", per_receiver)
 
@@ -196,6 +202,8 @@ def from_graphs(graphs: Iterable[Any]) -> Topology:
     >>> from_graphs([[[0, 1], [0, 0]], [[0, 0], [1, 0]]]).certificate()
     Certificate(period=2, diameter=1, horizon=2)
     """
+    if isinstance(graphs, nx.Graph):
+        raise ValueError("from_graphs takes a list of graphs: write from_graphs([graph])")
     sized = [_edges_of(graph, position) for position, graph in enumerate(graphs)]
     if not sized:
         raise ValueError("from_graphs([]): give at least one graph")
@@ -240,6 +248,10 @@ class Circulant(Topology):
         return _smallest_window(self.cycle, self._union, lambda hops: gcd(self.n, *hops) == 1)
 
     def certificate(self) -> Certificate:
+        return self._certificate
+
+    @cached_property
+    def _certificate(self) -> Certificate:
         starts = range(self.cycle)
         unions = [self._union(start, self.period) for start in starts]
         return Certificate(
@@ -278,6 +290,12 @@ class Circulant(Topology):
         return frozenset(h for s in range(length) for h in self.hops[(start + s) % self.cycle])
 
     def _steps_to_all(self, hops: Sequence[Iterable[int]], start: int) -> int:
+        if self.n > 1 and len(hops) == 1:
+            same = set(hops[0])
+            if len(same) == self.n:
+                return 1
+            if len(same) == 2:  # one step further every time, all the way round
+                return self.n - 1
         reached = np.zeros(self.n, dtype=bool)
         reached[0] = True
         steps = 0
@@ -294,8 +312,9 @@ class Cyclic(Topology):
     """Any graphs, repeated for ever."""
 
     n: int
-    graphs: tuple[Tensor, ...] = field(repr=False)
+    graphs: tuple[Tensor, ...]
     name: str
+    known: Certificate | None = None  #: where it needs no computing
 
     @property
     def cycle(self) -> int:
@@ -311,10 +330,16 @@ class Cyclic(Topology):
 
     @cached_property
     def period(self) -> int:
+        if self.known is not None:
+            return self.known.period
         self._refuse_unreachable()
         return _smallest_window(self.cycle, self._union, self._strongly_connected)
 
     def certificate(self) -> Certificate:
+        return self.known or self._computed
+
+    @cached_property
+    def _computed(self) -> Certificate:
         starts = range(self.cycle)
         unions = [self._union(start, self.period) for start in starts]
         return Certificate(
@@ -371,17 +396,29 @@ class Random(Topology):
 
     @property
     def degrees(self) -> tuple[int, int]:
-        return self._guaranteed.degrees
+        if self.open_every == 1:
+            return self.n, self.n
+        certain = self._probabilities >= 1
+        np.fill_diagonal(certain, True)
+        return int(certain.sum(1).min()), self.n
 
     def edges(self, t: int) -> Tensor:
         return self._drawn(_step(t))
 
     @property
     def period(self) -> int:
-        return self._guaranteed.period
+        return self.certificate().period
 
     def certificate(self) -> Certificate:
-        return self._guaranteed.certificate()
+        """What the channels that are certain to be open guarantee, whatever is drawn."""
+        inner_certain, inter_certain = self.inner >= 1, self.inter >= 1
+        if self.n == 1:
+            return Certificate(1, 0, 1)
+        if self.open_every == 1 or (inter_certain and (inner_certain or self.n == 2)):
+            return Certificate(1, 1, 1)
+        if inter_certain:  # by way of the other cluster
+            return Certificate(1, 2, 2)
+        return Certificate(self.open_every, 1, self.open_every)
 
     def last_heard(self, t: int) -> Tensor:
         return _last_heard(self, t)
@@ -408,22 +445,15 @@ class Random(Topology):
         cluster = np.arange(self.n) >= self.n // 2
         return np.where(cluster[:, None] == cluster[None, :], self.inner, self.inter)
 
-    @cached_property
-    def _guaranteed(self) -> Topology:
-        """The channels that are certain to be open: what can be promised of every draw."""
-        certain = self._probabilities >= 1
-        everything = np.ones((self.n, self.n), dtype=bool)
-        return from_graphs([certain] * (self.open_every - 1) + [everything])
-
 
 # --------------------------------------------------------------------------- pieces they share
 
 
-def _node_count(n: int) -> int:
+def _node_count(n: int, most: int = MOST_NODES) -> int:
     if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
         raise ValueError(f"n = {n!r}: the number of nodes is an integer >= 1")
-    if n > MOST_NODES:
-        raise ValueError(f"n = {n}: at most {MOST_NODES} nodes fit into one process")
+    if n > most:
+        raise ValueError(f"n = {n}: at most {most} nodes with this many channels fit here")
     return int(n)
 
 

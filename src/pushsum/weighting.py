@@ -193,7 +193,9 @@ def own(function: Matrix, floor: float = 1e-6) -> Weighting:
     >>> own(half_stays).matrix(torch.ones(3, 3, dtype=torch.bool), torch.zeros(3, 3))[0].tolist()
     [0.5, 0.25, 0.25]
     """
-    if not 0 < floor <= 1:
+    if not callable(function):
+        raise ValueError(f"own({function!r}): give a function (adjacency, squared_distances) -> W")
+    if not (is_number(floor) and 0 < floor <= 1):
         raise ValueError(f"floor = {floor!r}: the smallest weight lies in (0, 1]")
     name = getattr(function, "__name__", type(function).__name__)
     return Own(name, function, floor)
@@ -216,12 +218,14 @@ def parse(text: str) -> Weighting:
     """
     name, _, rest = text.partition(":")
     if name not in DIALS:
-        close = get_close_matches(name, DIALS, n=1, cutoff=0.4)
+        close = get_close_matches(name, DIALS, n=1, cutoff=0.5)
         hint = f" (did you mean {close[0]}?)" if close else ""
         raise ValueError(f"unknown weighting '{name}'{hint}: choose from {', '.join(DIALS)}")
     dials: dict[str, float] = {}
     for part in filter(None, rest.split(",")):
         key, _, value = part.partition("=")
+        if key in dials:
+            raise ValueError(f"weighting '{text}': {key} is given twice")
         if key not in DIALS[name]:
             takes = " and ".join(DIALS[name]) or "nothing"
             raise ValueError(f"weighting '{text}': {name} takes {takes}, not '{key}'")
@@ -248,6 +252,10 @@ def as_weighting(weighting: Weighting | Matrix) -> Weighting:
     """Accept a plain function where a weighting is expected."""
     if isinstance(weighting, Weighting):
         return weighting
+    makers: tuple[object, ...] = (uniform, lazy, moreau, scale_free_moreau, own)
+    if weighting in makers:
+        name = getattr(weighting, "__name__", "")
+        raise ValueError(f"weighting = {name}: call it, e.g. weighting.{name}(...)")
     if callable(weighting):
         return own(weighting)
     raise ValueError(

@@ -5,6 +5,7 @@ torch takes seconds to import, so everything that needs it is imported inside th
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from typing import Annotated
@@ -41,6 +42,9 @@ app.add_typer(data, name="data")
 
 def main() -> None:
     """Run the command line; bad input is one line on standard error and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that knows ASCII only gets ? for ●
     try:
         code = app(standalone_mode=False)
     except BrokenPipeError:  # `pushsum ... | head` has seen enough
@@ -59,7 +63,10 @@ def main() -> None:
         # typer's own usage errors: an unknown option, a value that is not a number, ...
         if not hasattr(error, "format_message"):
             raise
-        fail(error.format_message())
+        message = error.format_message()
+        if not message:  # plain `pushsum` has printed its help
+            sys.exit(2)
+        fail(message)
     sys.exit(code or 0)
 
 

@@ -31,7 +31,7 @@ def number(text: str | float) -> float:
 
 def unknown(kind: str, name: str, choices: tuple[str, ...]) -> str:
     """What to say of a name that is not among the choices."""
-    close = get_close_matches(name, choices, n=1, cutoff=0.4) or [
+    close = get_close_matches(name, choices, n=1, cutoff=0.5) or [
         c for c in choices if name and c.startswith(name)
     ]
     hint = f" (did you mean {close[0]}?)" if close else ""
@@ -45,10 +45,11 @@ def big(log_value: float) -> str:
 
 
 def show(renderable: RenderableType) -> None:
-    """Print a table or a drawing."""
+    """Print a table or a drawing; a narrow terminal wraps it rather than losing digits."""
     from rich.console import Console
 
-    Console().print(renderable)
+    console = Console()
+    Console(width=max(console.width, 80)).print(renderable)
 
 
 def fail(message: str) -> NoReturn:

@@ -37,19 +37,21 @@ def demo(
     outcomes = _run_demo(steps, seed)
     from pushsum.demo import chart
 
-    save(chart(outcomes), plot)
     if as_json:
         typer.echo(json.dumps([_outcome_json(o) for o in outcomes], indent=2))
+        save(chart(outcomes), plot)
         return
     show(_demo_table(outcomes, steps))
     broken = sum(o.violations for o in outcomes)
     checked = sum(len(o.log_bounds) for o in outcomes)
     typer.echo(
-        "f(x̄) - f*: the average parameter's objective; worst node: the same at the worst y_i;\n"
-        "distance: max_i ‖y_i - x̄‖₁, beside Theorem 1's bound on it, which held in "
-        f"{checked - broken} of {checked} steps.\n"
-        f"Distances over time: {plot}"
+        "f(x̄) - f*: the objective at the average parameter; worst node: at the worst y_i;\n"
+        "distance: max_i ‖y_i - x̄‖₁, largest of the last 8 steps, beside Theorem 1's bound,\n"
+        f"which held in {checked - broken} of {checked} steps. Step size 0.05, momentum 0.8,\n"
+        "Moreau weights with k = 0.1 and v = 0.1 (consensus, too, uses them)."
     )
+    save(chart(outcomes), plot)
+    typer.echo(f"Distances over time: {plot}")
 
 
 def _run_demo(steps: int, seed: int) -> list[Outcome]:

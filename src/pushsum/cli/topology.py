@@ -36,20 +36,24 @@ def topology(
         ),
     ] = "uniform",
     inner: Annotated[
-        float,
-        typer.Option(help="random: chance inside a cluster.", parser=number, metavar="P"),
-    ] = 0.5,
+        float | None,
+        typer.Option(
+            help="random: chance inside a cluster, 0.5 if not given.", parser=number, metavar="P"
+        ),
+    ] = None,
     inter: Annotated[
-        float,
-        typer.Option(help="random: chance between clusters.", parser=number, metavar="P"),
-    ] = 0.25,
+        float | None,
+        typer.Option(help="random: chance between clusters, 0.25.", parser=number, metavar="P"),
+    ] = None,
     period: Annotated[
-        int,
-        typer.Option(help="random: all channels open every B steps.", parser=integer, metavar="B"),
-    ] = 8,
+        int | None,
+        typer.Option(
+            help="random: all channels open every B steps, 8.", parser=integer, metavar="B"
+        ),
+    ] = None,
     seed: Annotated[
-        int, typer.Option(help="random: the seed.", parser=integer, metavar="SEED")
-    ] = 0,
+        int | None, typer.Option(help="random: the seed, 0.", parser=integer, metavar="SEED")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
     plot: Annotated[
         Path | None, typer.Option(help="Draw the graphs to this .svg or .png file.")
@@ -66,9 +70,12 @@ def topology(
     from pushsum import topology as topologies
     from pushsum import weighting as weightings
 
-    arguments = {"inner": inner, "inter": inter, "period": period, "seed": seed}
+    options = {"inner": inner, "inter": inter, "period": period, "seed": seed}
+    given = {key: value for key, value in options.items() if value is not None}
+    if given and name != "random":
+        raise ValueError(f"--{next(iter(given))} belongs to random, not to {name}")
     make: Callable[..., Topology] = getattr(topologies, name)
-    graphs = make(nodes, **(arguments if name == "random" else {}))
+    graphs = make(nodes, **given)
     rule = weightings.parse(weighting)
     certificate = graphs.certificate()
     ours, papers = theory.constants(graphs, rule), theory.published(graphs, rule)

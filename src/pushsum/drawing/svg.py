@@ -123,6 +123,8 @@ def save(svg: str, path: Path) -> None:
     try:
         draft.write_bytes(content)
         os.replace(draft, path)
+    except OSError as error:
+        raise ValueError(f"{str(path)!r}: cannot be written: {error.strerror or error}") from None
     finally:
         draft.unlink(missing_ok=True)
 
