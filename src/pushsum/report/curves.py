@@ -1,0 +1,114 @@
+"""The curves as numbers for the page's script: averaged over seeds, thinned, ready to draw."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from math import isnan
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from pushsum.report.results import Cell, Results
+from pushsum.report.runs import Record
+
+MOST_POINTS = 400  # of a curve; beyond that they are closer than pixels
+
+
+class Measure(NamedTuple):
+    """What can be drawn upwards.
+
+    Attributes:
+        key: its name in `Record.measures`.
+        label: its name on the page.
+        log: whether its axis starts out logarithmic.
+        percent: whether it is a share.
+    """
+
+    key: str
+    label: str
+    log: bool = False
+    percent: bool = False
+
+
+MEASURES = (
+    Measure("accuracy", "test accuracy (%)", percent=True),
+    Measure("loss", "test loss"),
+    Measure("train_loss", "train loss"),
+    Measure("theorem", "consensus distance, max over nodes of the L1 norm", log=True),
+    Measure("mean_square", "consensus distance, mean square", log=True),
+    Measure("nodes", "accuracy of the nodes' own models (%), range over nodes", percent=True),
+)
+AXES = {"steps": "steps", "epochs": "epochs", "bytes": "bytes pushed", "time": "modelled time"}
+
+
+def curves(results: Results) -> dict[str, Any]:
+    """Everything the script draws, as JSON-ready objects; None where there is no value."""
+    numbers = {method: k for k, method in enumerate(results.methods)}
+    settings: list[dict[str, Any]] = [
+        {
+            "name": setting.name,
+            "panels": [
+                {
+                    "topology": topology,
+                    "series": [
+                        {"method": numbers[method]} | _series(cell)
+                        for (method, t), cell in setting.cells.items()
+                        if t == topology
+                    ],
+                }
+                for topology in setting.topologies
+            ],
+        }
+        for setting in results.settings
+    ]
+    drawn = {
+        key
+        for setting in settings
+        for panel in setting["panels"]
+        for series in panel["series"]
+        for key in series["y"]
+    }
+    return {
+        "methods": list(results.methods),
+        "measures": [m._asdict() for m in MEASURES if m.key in drawn] or [MEASURES[0]._asdict()],
+        "axes": [{"key": key, "label": label} for key, label in AXES.items()],
+        "settings": settings,
+    }
+
+
+def _series(cell: Cell) -> dict[str, Any]:
+    """Points with the same epoch are averaged; seeds that have none there are left out."""
+    at: dict[float, list[Record]] = defaultdict(list)
+    for run in cell.runs:
+        for record in run.records:
+            at[round(record.epoch, 6)].append(record)
+    points = _thinned([at[epoch] for epoch in sorted(at)])
+    xs = {
+        "steps": [_mean(r.step for r in records) for records in points],
+        "epochs": [_mean(r.epoch for r in records) for records in points],
+        "bytes": [_mean(r.bytes for r in records) for records in points],
+        "time": [_mean(r.modelled for r in records) for records in points],
+    }
+    ys = {}
+    for measure in MEASURES:
+        spreads = [[record.measures[measure.key] for record in records] for records in points]
+        mean = [_mean(s.mean for s in group) for group in spreads]
+        if any(value is not None for value in mean):
+            low = [_rounded(min((s.low for s in group), default=0)) for group in spreads]
+            high = [_rounded(max((s.high for s in group), default=0)) for group in spreads]
+            ys[measure.key] = [mean] if low == high else [mean, low, high]
+    return {"runs": len(cell.runs), "x": xs, "y": ys}
+
+
+def _thinned(points: list[list[Record]]) -> list[list[Record]]:
+    if len(points) <= MOST_POINTS:
+        return points
+    step = (len(points) - 1) / (MOST_POINTS - 1)
+    return [points[round(k * step)] for k in range(MOST_POINTS)]
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    """NaN, and so None, if one of the values is: a mean of the survivors would flatter."""
+    return _rounded(fmean(values))
+
+
+def _rounded(value: float) -> float | None:
+    return None if isnan(value) else float(f"{value:.6g}")

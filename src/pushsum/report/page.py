@@ -1,0 +1,193 @@
+"""The HTML page: one file, no network, readable without the script too."""
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from math import isnan
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from pushsum import __version__
+from pushsum.drawing import svg
+from pushsum.report import formats, pictures
+from pushsum.report.curves import curves
+from pushsum.report.results import DATA, MODELS, Results, Setting, columns, notes, table
+from pushsum.report.runs import Run
+
+MOST_LISTED = 10  # values that are listed one by one
+
+_SPLIT = {  # kind -> the options that matter to it
+    "clusters": ("clusters", "shared"),
+    "dirichlet": ("alpha", "minimum"),
+    "shards": ("per_node",),
+    "quantity": ("alpha", "minimum"),
+}
+
+
+class Column(NamedTuple):
+    """A group of the table's columns: setting, or the averages."""
+
+    name: str
+    heads: list[str]
+
+
+def html(results: Results, directory: Path) -> str:
+    """The page; paths on it are relative to `directory`."""
+    environment = Environment(
+        loader=PackageLoader("pushsum.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["number"] = formats.number
+    environment.tests["missing"] = isnan
+    script = _asset(environment, "page.js")
+    return environment.get_template("page.html").render(
+        results=results,
+        version=__version__,
+        style=_asset(environment, "page.css"),
+        colours=svg,
+        script=script,
+        script_hash=_hash(script),
+        facts=[(setting, list(_facts(setting))) for setting in results.settings],
+        versions=_versions(results.runs),
+        unfinished=[(_relative(run.path, directory), _progress(run)) for run in _open(results)],
+        skipped=[(_relative(path, directory), reason) for path, reason in results.skipped],
+        groups=(groups := _groups(results)),
+        starts=[sum(len(g.heads) for g in groups[:k]) for k in range(len(groups))],
+        methods=[
+            (method, list(lines)) for method, lines in groupby(table(results), lambda x: x.method)
+        ],
+        measures=formats.MEASURES,
+        notes=notes(results),
+        curves=_json(drawn := curves(results)),
+        drawn=drawn,
+        milestones=_milestones(results),
+        topologies=pictures.topologies(results),
+        weights=[(setting, pictures.weights(setting)) for setting in results.settings],
+        block=pictures.block,
+        splits=pictures.splits(results),
+        picture=Markup,  # drawn by us: their text is escaped where it is drawn
+    )
+
+
+def _asset(environment: Environment, name: str) -> Markup:
+    """A file of ours, to be inlined as it is."""
+    assert environment.loader is not None
+    return Markup(environment.loader.get_source(environment, name)[0])
+
+
+def _hash(script: str) -> str:
+    """What the page's content security policy allows to run: this script and no other."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def _json(value: Any) -> Markup:
+    """JSON that cannot end the script element it stands in."""
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
+
+
+# --------------------------------------------------------------------------- headline
+
+
+def _facts(setting: Setting) -> Iterator[tuple[str, str]]:
+    """What was run, as (term, value)."""
+    runs = setting.runs
+    config = runs[0].config
+    model, data = config["model.name"], config["data.name"]
+    options = [
+        f"{key.removeprefix('model.')}={value}"
+        for key, value in config.items()
+        if key.startswith("model.") and key != "model.name" and value not in (None, False)
+    ]
+    yield "data", DATA.get(data, data)
+    yield "model", ", ".join([MODELS.get(model, model), *options])
+    yield "parameters", _listed(f"{d:,}" for r in runs if isinstance(d := r.meta.get("d"), int))
+    yield "nodes", str(runs[0].nodes)
+    yield "split", _split(runs[0])
+    yield "epochs", f"{config.get('epochs')}, batch {config.get('batch')} per node"
+    yield "step size", _listed(run.config.get("algorithm.lr") for run in runs)
+    yield "seeds", _listed(run.seed for run in runs)
+    if "evaluation.batchnorm" in config and model.startswith("resnet"):
+        yield "BatchNorm in tests", str(config["evaluation.batchnorm"])
+    if "link.gigabits" in config:
+        late = config.get("link.latency") or 0
+        yield "modelled links", f"{config['link.gigabits']} Gbit/s, {late} s latency"
+    yield "runs", f"{len(runs)}, methods: {len(setting.methods)}"
+    if setting.differences:
+        yield "told apart by", setting.differences
+
+
+def _split(run: Run) -> str:
+    kind = str(run.config.get("split.kind"))
+    options = [
+        f"{key}={str(value).lower()}"
+        for key in _SPLIT.get(kind, ())
+        if (value := run.config.get(f"split.{key}")) is not None
+    ]
+    return f"{kind} ({', '.join(options)})" if options else kind
+
+
+def _listed(values: Iterable[Any]) -> str:
+    distinct = {str(value): value for value in values}
+    words = list(distinct)
+    if all(isinstance(value, int | float) for value in distinct.values()):
+        words.sort(key=lambda word: distinct[word])
+    if len(words) > MOST_LISTED:
+        return f"{words[0]} … {words[-1]} ({len(words)} of them)"
+    return ", ".join(words) or "unknown"
+
+
+def _versions(runs: list[Run]) -> list[str]:
+    def text(run: Run) -> str:
+        meta = run.meta
+        git = f" ({meta['git']})" if meta.get("git") else ""
+        known = [f"{name} {meta[key]}" for name, key in _PROGRAMS if meta.get(key)]
+        return f"pushsum {meta.get('pushsum', 'unknown')}{git}" + "".join(f", {k}" for k in known)
+
+    return sorted({text(run) for run in runs})
+
+
+_PROGRAMS = (("torch", "torch"), ("Python", "python"))
+
+
+def _open(results: Results) -> list[Run]:
+    return [run for run in results.runs if not run.finished]
+
+
+def _progress(run: Run) -> str:
+    planned = run.meta.get("steps")
+    return f"step {run.last.step}" + (f" of {planned}" if isinstance(planned, int) else "")
+
+
+def _relative(path: Path, directory: Path) -> str:
+    return str(path.relative_to(directory)) if path != directory else path.name or str(path)
+
+
+# --------------------------------------------------------------------------- tables
+
+
+def _groups(results: Results) -> list[Column]:
+    places = columns(results)
+    groups = [Column(s.name, list(s.topologies)) for s in results.settings]
+    names = [name for name, topology in places if not topology]
+    return [*groups, Column(formats.AVERAGE, names if len(names) > 1 else [""])]
+
+
+def _milestones(results: Results) -> list[tuple[str, str, str, list[str]]]:
+    """(setting, topology, method, accuracy at five moments) for readers without the script."""
+    rows = []
+    for setting in results.settings:
+        for (method, topology), cell in setting.cells.items():
+            records = max((run.records for run in cell.runs), key=len)
+            chosen = [records[round(k * (len(records) - 1) / 4)] for k in range(5)]
+            values = [formats.number(100 * r.measures["accuracy"].mean, "accuracy") for r in chosen]
+            rows.append((setting.name, topology, method, values))
+    return rows

@@ -1,0 +1,42 @@
+"""Everything into files."""
+
+import os
+from pathlib import Path
+
+from pushsum.report import formats
+from pushsum.report.page import html
+from pushsum.report.results import collect
+from pushsum.report.runs import find
+
+
+def write(directory: Path, target: Path | None = None) -> dict[str, Path]:
+    """Write the report of all runs in `directory`; returns the files by their suffix.
+
+    Args:
+        directory: where to look for run directories, itself included.
+        target: where `report.html`, `table.md`, `table.csv` and `table.tex` go; by default
+            `directory`. Made if it does not exist; each file appears complete or not at all.
+    """
+    results = collect(*find(directory))
+    target = directory if target is None else target
+    if target.exists() and not target.is_dir():
+        raise ValueError(f"{target}: this is a file; give a directory for the report")
+    contents = {
+        "report.html": html(results, directory),
+        "table.md": formats.markdown(results),
+        "table.csv": formats.comma_separated(results),
+        "table.tex": formats.latex(results),
+    }
+    target.mkdir(parents=True, exist_ok=True)
+    for name, content in contents.items():
+        _replace(target / name, content)
+    return {Path(name).suffix[1:]: target / name for name in contents}
+
+
+def _replace(path: Path, content: str) -> None:
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.write_text(content, encoding="utf-8", errors="replace", newline="\n")
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)

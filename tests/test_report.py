@@ -1,0 +1,788 @@
+"""The report: what is read, how it is sorted, what is written; made-up runs with known answers."""
+
+import csv
+import json
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from math import isnan, nan
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import fake_runs
+from pushsum import report
+from pushsum.report import curves, formats, paper, pictures
+from pushsum.report.results import Results, collect, columns, notes, table
+from pushsum.report.runs import find
+
+HOSTILE = "</script><script>alert('&\"')</script>"
+
+
+def results(directory: Path) -> Results:
+    return collect(*find(directory))
+
+
+def row(found: Results, method: str, measure: str = "accuracy") -> list[float | None]:
+    (line,) = (x for x in table(found) if (x.method, x.measure) == (method, measure))
+    return [None if e is None else e.estimate.mean for e in line.entries]
+
+
+def exactly(accuracy: float, loss: float | None = 1.0) -> dict[str, Any]:
+    return {"test": {"accuracy": accuracy, "loss": loss}}
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+
+
+@pytest.fixture(scope="module")
+def grid(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return fake_runs.grid(tmp_path_factory.mktemp("grid"))
+
+
+@pytest.fixture(scope="module")
+def written(grid: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    paths = report.write(grid, tmp_path_factory.mktemp("out") / "new" / "place")
+    return {suffix: path.read_text(encoding="utf-8") for suffix, path in paths.items()}
+
+
+# --------------------------------------------------------------------------- reading
+
+
+def test_every_run_at_or_below_the_directory_is_found(grid: Path, tmp_path: Path) -> None:
+    assert len(report.load(grid)) == 60
+    alone = fake_runs.run(tmp_path / "alone")
+    assert [run.path for run in report.load(alone)] == [alone]
+    shutil.copytree(alone, tmp_path / "a" / "b" / "c")
+    assert [run.path.name for run in report.load(tmp_path)] == ["c", "alone"]
+
+
+def test_a_run_knows_what_it_was(tmp_path: Path) -> None:
+    (run,) = report.load(fake_runs.run(tmp_path / "r", seed=3, algorithm="MSGAP", records=4))
+    assert (run.algorithm, run.weighting, run.seed, run.nodes) == (
+        "MSGAP",
+        "moreau(k=0.1, v=0.1)",
+        3,
+        6,
+    )
+    assert run.finished
+    assert [record.step for record in run.records] == [0, 250, 500, 750]
+    assert isnan(run.records[0].measures["train_loss"].mean)  # null: nothing was trained yet
+    assert run.split[0] == (5000,) * 5 + (0,) * 5
+
+
+def test_algorithms_that_ignore_the_weighting_are_uniform(tmp_path: Path) -> None:
+    for algorithm in ("SGP", "MSGP", "S-ADDOPT"):
+        fake_runs.run(tmp_path / algorithm, algorithm=algorithm, weighting="lazy:c=0.5")
+    assert {run.weighting for run in report.load(tmp_path)} == {"uniform"}
+
+
+@pytest.mark.parametrize("cut", [1, 2, 40, 400])
+def test_a_half_written_last_line_is_ignored(tmp_path: Path, cut: int) -> None:
+    path = fake_runs.run(tmp_path / "r") / "records.jsonl"
+    path.write_bytes(path.read_bytes()[: -cut - 1])
+    (run,) = report.load(tmp_path)
+    assert len(run.records) == 9
+
+
+def test_a_last_line_that_only_lacks_its_end_counts(tmp_path: Path) -> None:
+    path = fake_runs.run(tmp_path / "r") / "records.jsonl"
+    path.write_bytes(path.read_bytes().rstrip(b"\n"))
+    (run,) = report.load(tmp_path)
+    assert len(run.records) == 10
+
+
+def test_a_run_that_went_back_and_on_again_counts_once(tmp_path: Path) -> None:
+    path = fake_runs.run(tmp_path / "r") / "records.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:7] + lines[5:]))
+    (run,) = report.load(tmp_path)
+    assert [record.step for record in run.records] == [250 * k for k in range(10)]
+
+
+def broken(path: Path, how: str) -> None:
+    records = path / "records.jsonl"
+    lines = records.read_text().splitlines(keepends=True)
+    config = yaml.safe_load((path / "config.yaml").read_text())
+    match how:
+        case "missing":
+            (path / "config.yaml").unlink()
+        case "yaml":
+            (path / "config.yaml").write_text("a: [")
+        case "list":
+            (path / "meta.json").write_text("[]")
+        case "json":
+            (path / "meta.json").write_text('{"finished": tr')
+        case "empty":
+            records.write_text("")
+        case "middle":
+            records.write_text("".join([*lines[:3], '{"step": 7\n', *lines[3:]]))
+        case "field":
+            records.write_text("".join([lines[0], '{"step": 250, "epoch": 1}\n']))
+        case "text":
+            changed = lines[1].replace('"bytes": ', '"bytes": "x", "b": ')
+            records.write_text(lines[0] + changed)
+        case "name":
+            del config["algorithm"]["name"]
+            (path / "config.yaml").write_text(yaml.safe_dump(config))
+        case "nodes":
+            config["topology"]["nodes"] = "six"
+            (path / "config.yaml").write_text(yaml.safe_dump(config))
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ("missing", "there is no config.yaml"),
+        ("yaml", "config.yaml is not YAML: while parsing"),
+        ("list", "config.yaml and meta.json should each be a mapping"),
+        ("json", "meta.json is not JSON"),
+        ("empty", "nothing has been recorded yet"),
+        ("middle", "records.jsonl line 4: Expecting"),
+        ("field", "records.jsonl line 2: no 'test'"),
+        ("text", "records.jsonl line 2: 'x' is not a number"),
+        ("name", "config.yaml has no algorithm.name"),
+        ("nodes", "config.yaml: topology.nodes = 'six' is not an integer >= 1"),
+    ],
+)
+def test_a_broken_run_is_left_out_and_named(tmp_path: Path, how: str, reason: str) -> None:
+    good = fake_runs.run(tmp_path / "good")
+    broken(fake_runs.run(tmp_path / "bad", seed=1), how)
+    found = report.find(tmp_path)
+    assert [run.path for run in found.runs] == [good]
+    ((path, why),) = found.skipped
+    assert path.name == "bad"
+    assert why.startswith(reason)
+    assert "\n" not in why
+    page = report.write(tmp_path)["html"].read_text()
+    assert "Left out: 1 run" in page
+    assert "<code>bad</code>" in page
+
+
+def test_no_run_at_all_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^[^\n]*: no run to report: give a directory that .*$"):
+        report.load(tmp_path)
+    with pytest.raises(ValueError, match="there is no such directory"):
+        report.load(tmp_path / "nowhere")
+    for k in range(5):
+        broken(fake_runs.run(tmp_path / f"bad{k}"), "empty")
+    with pytest.raises(
+        ValueError, match=r"^[^\n]*\(bad0: nothing has been recorded yet; .* and 2 more\)[^\n]*$"
+    ):
+        report.write(tmp_path)
+    assert not (tmp_path / "report.html").exists()
+
+
+# --------------------------------------------------------------------------- sorting
+
+
+def test_rows_and_columns_stand_as_in_the_paper(grid: Path) -> None:
+    found = results(grid)
+    assert found.methods == ("SGP", "MSGP", "SGAP", "MSGAP", "S-ADDOPT")
+    setting = "ResNet-18 + CIFAR-10"
+    assert columns(found) == [
+        (setting, topology) for topology in ("Full", "Divide", "Exp", "Random", "")
+    ]
+    assert [(line.method, line.measure) for line in table(found)][:3] == [
+        ("SGP", "accuracy"),
+        ("SGP", "loss"),
+        ("MSGP", "accuracy"),
+    ]
+
+
+def test_a_cell_is_mean_and_sample_deviation_of_the_last_records(tmp_path: Path) -> None:
+    values = [0.5, 0.52, 0.6]
+    for seed, value in enumerate(values):
+        fake_runs.run(tmp_path / str(seed), seed=seed, last=exactly(value, 2 * value))
+    (setting,) = results(tmp_path).settings
+    cell = setting.cells["SGAP", "Full"]
+    assert cell.accuracy == pytest.approx((54, 5.2915), abs=1e-4)
+    assert cell.loss == pytest.approx((fmean(values) * 2, stdev(values) * 2))
+    assert formats.markdown(results(tmp_path)).splitlines()[4:6] == [
+        "| SGAP | Acc (%) | 54.00 ± 5.29 (62.97) | 54.00 (62.97) |",
+        "|  | Loss | 1.080 ± 0.106 (1.327) | 1.080 (1.327) |",
+    ]
+
+
+def test_one_seed_has_no_deviation_and_one_row_no_best(tmp_path: Path) -> None:
+    fake_runs.run(tmp_path / "r", last=exactly(0.5, 1.5))
+    text = formats.markdown(results(tmp_path))
+    assert "| SGAP | Acc (%) | 50.00 (62.97) | 50.00 (62.97) |" in text
+    assert "±" not in text
+    assert "**" not in text
+
+
+def test_the_best_of_a_column_is_bold(tmp_path: Path) -> None:
+    for algorithm, accuracy, loss in [("SGP", 0.5, 1.5), ("SGAP", 0.6, 1.6), ("MSGP", 0.4, 1.7)]:
+        fake_runs.run(tmp_path / algorithm, algorithm=algorithm, last=exactly(accuracy, loss))
+    best = [
+        (line.method, line.measure)
+        for line in table(results(tmp_path))
+        if line.entries[0] is not None and line.entries[0].best
+    ]
+    assert best == [("SGP", "loss"), ("SGAP", "accuracy")]
+
+
+def test_a_missing_seed_and_a_missing_cell(tmp_path: Path) -> None:
+    fake_runs.grid(tmp_path, ["SGP", "SGAP"], ["full", "divide"], [0, 1])
+    shutil.rmtree(tmp_path / "sgp-full-1")
+    shutil.rmtree(tmp_path / "sgap-divide-0")
+    shutil.rmtree(tmp_path / "sgap-divide-1")
+    found = results(tmp_path)
+    (setting,) = found.settings
+    assert isnan(setting.cells["SGP", "Full"].accuracy.std)
+    assert not isnan(setting.cells["SGP", "Divide"].accuracy.std)
+    assert row(found, "SGAP")[1:] == [None, None]  # and so no average that would not compare
+    assert row(found, "SGP")[2] == pytest.approx(fmean(row(found, "SGP")[:2]))  # type: ignore[arg-type]
+    assert "Cells have 1 to 2 runs." in notes(found)
+
+
+def test_several_weightings_of_a_method_are_rows_of_their_own(tmp_path: Path) -> None:
+    for weighting in ("moreau:k=0.1,v=0.1", "lazy:c=0.5", "scale-free-moreau:c=1,v=0.1", "uniform"):
+        fake_runs.run(tmp_path / weighting, weighting=weighting)
+    fake_runs.run(tmp_path / "sgp", algorithm="SGP", weighting="lazy:c=0.5")
+    assert results(tmp_path).methods == (
+        "SGP",
+        "SGAP, moreau(k=0.1, v=0.1)",
+        "SGAP, scale-free-moreau(c=1, v=0.1)",
+        "SGAP, lazy(c=0.5)",
+        "SGAP, uniform",
+    )
+
+
+def test_a_k_chosen_per_topology_stays_one_row(tmp_path: Path) -> None:
+    for topology, k in [("full", 0.1), ("divide", 0.01), ("exponential", 1.0)]:
+        fake_runs.run(tmp_path / topology, topology=topology, weighting=f"moreau:k={k},v=0.1")
+    found = results(tmp_path)
+    assert found.methods == ("SGAP",)
+    assert any(
+        "Full: moreau(k=0.1, v=0.1); Divide: moreau(k=0.01, v=0.1); Exp: moreau(k=1.0" in note
+        for note in notes(found)
+    )
+    fake_runs.run(tmp_path / "lazy", weighting="lazy:c=0.5")
+    assert results(tmp_path).methods == ("SGAP, moreau", "SGAP, lazy(c=0.5)")
+
+
+def test_parameters_swept_on_one_topology_are_rows_of_their_own(tmp_path: Path) -> None:
+    for k in ("0.1", "1"):
+        for lr in (0.01, 0.1):
+            config = {"algorithm.lr": lr, "algorithm.momentum": lr}
+            fake_runs.run(tmp_path / f"{k}-{lr}", weighting=f"moreau:k={k},v=0.1", config=config)
+    methods = results(tmp_path).methods
+    assert methods == (
+        "SGAP, moreau(k=0.1, v=0.1), lr=0.01",
+        "SGAP, moreau(k=1, v=0.1), lr=0.01",
+        "SGAP, moreau(k=0.1, v=0.1), lr=0.1",
+        "SGAP, moreau(k=1, v=0.1), lr=0.1",
+    )  # its momentum has no effect
+
+
+def test_settings_are_never_mixed(tmp_path: Path) -> None:
+    fake_runs.run(tmp_path / "a")
+    fake_runs.run(tmp_path / "b", config={"split.kind": "iid"})
+    fake_runs.run(tmp_path / "c", nodes=8)
+    fake_runs.run(tmp_path / "d", config={"data.name": "cifar100", "device": "cuda"})
+    fake_runs.run(tmp_path / "e", seed=1, config={"device": "cuda", "gradients": "vmap"})
+    assert [setting.name for setting in results(tmp_path).settings] == [
+        "ResNet-18 + CIFAR-10 (split.kind=clusters, nodes=6)",
+        "ResNet-18 + CIFAR-10 (split.kind=clusters, nodes=8)",
+        "ResNet-18 + CIFAR-10 (split.kind=iid, nodes=6)",
+        "ResNet-18 + CIFAR-100",
+    ]
+
+
+def test_settings_that_differ_in_much_are_numbered_and_explained(tmp_path: Path) -> None:
+    other = {"epochs": 2, "batch": 10, "published.restart": True, "evaluation.batchnorm": "test"}
+    fake_runs.run(tmp_path / "a")
+    fake_runs.run(tmp_path / "b", config=other)
+    first, second = results(tmp_path).settings
+    assert {first.name, second.name} == {
+        "ResNet-18 + CIFAR-10 (variant 1)",
+        "ResNet-18 + CIFAR-10 (variant 2)",
+    }
+    page = report.write(tmp_path)["html"].read_text()
+    text = "batch=10, epochs=2, evaluation.batchnorm=test, published.restart=true"
+    assert text in page
+
+
+def test_variants_of_the_random_topology_are_columns_of_their_own(tmp_path: Path) -> None:
+    for period in (4, 8):
+        fake_runs.run(tmp_path / str(period), topology="random", config={"topology.period": period})
+    assert [t for _, t in columns(results(tmp_path))] == [
+        "Random(period=4)",
+        "Random(period=8)",
+        "",
+    ]
+
+
+def test_names_beyond_the_known_come_last(tmp_path: Path) -> None:
+    for topology in ("torus", "ring", "random", "full"):
+        fake_runs.run(tmp_path / topology, topology=topology, algorithm="Push-DIGing")
+    fake_runs.run(tmp_path / "s", algorithm="S-ADDOPT")
+    found = results(tmp_path)
+    assert [t for _, t in columns(found)] == ["Full", "Random", "Ring", "torus", ""]
+    assert found.methods == ("S-ADDOPT", "Push-DIGing")
+    assert "This topology cannot be drawn here." in report.write(tmp_path)["html"].read_text()
+
+
+def test_a_copy_of_a_run_counts_once(tmp_path: Path) -> None:
+    fake_runs.run(tmp_path / "a", finished=False, records=3)
+    fake_runs.run(tmp_path / "b")
+    found = results(tmp_path)
+    assert [run.path.name for run in found.runs] == ["b"]
+    assert [(path.name, why) for path, why in found.skipped] == [
+        ("a", "same configuration and seed as b")
+    ]
+
+
+def test_users_own_data_is_named_by_its_file(tmp_path: Path) -> None:
+    config = {"data.name": "/home/me/leaves.npz", "model.name": "cnn"}
+    fake_runs.run(tmp_path / "r", config=config)
+    assert results(tmp_path).settings[0].name == "CNN + leaves"
+
+
+# --------------------------------------------------------------------------- the paper
+
+
+def test_the_papers_table_is_complete_and_its_averages_are_the_printed_ones(
+    tmp_path: Path,
+) -> None:
+    fake_runs.grid(tmp_path / "10", seeds=[0])
+    large = {"data.name": "cifar100", "model.name": "resnet50"}
+    fake_runs.grid(tmp_path / "100", seeds=[0], config=large)
+    found = results(tmp_path)
+    printed = {
+        "SGP": (59.08, 50.89, 14.55, 24.04),
+        "MSGP": (61.19, 41.61, 15.83, 38.16),
+        "SGAP": (62.42, 55.00, 13.11, 22.21),
+        "MSGAP": (64.64, 49.73, 14.09, 30.24),
+        "S-ADDOPT": (58.45, 48.80, 14.25, 23.98),
+    }
+    for line in table(found):
+        theirs = [entry.paper for entry in line.entries if entry is not None]
+        assert len(theirs) == 10
+        assert not any(map(isnan, theirs))
+        small, big, small_loss, big_loss = printed[line.method]
+        if line.measure == "accuracy":
+            assert theirs[-2:] == pytest.approx([small, big], abs=0.0051)
+        else:  # E-3 of the mean cross-entropy / 100
+            assert theirs[-2:] == pytest.approx([small_loss / 10, big_loss / 10], abs=0.00101)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"weighting": "lazy:c=0.5"},
+        {"config": {"model.width": 16}},
+        {"config": {"data.name": "digits"}},
+        {"topology": "ring"},
+        {"algorithm": "Push-DIGing"},
+    ],
+    ids=str,
+)
+def test_what_the_paper_did_not_measure_has_no_figure(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    fake_runs.run(tmp_path / "r", **changes)
+    (cell,) = results(tmp_path).settings[0].cells.values()
+    assert cell.paper is None
+    assert not any("paper" in note for note in notes(results(tmp_path)))
+
+
+def test_how_ours_differs_from_the_papers_is_said(tmp_path: Path) -> None:
+    (run,) = report.load(fake_runs.run(tmp_path / "same", weighting="moreau:k=0.1,v=0.1"))
+    assert paper.differences(run, "ResNet-18 + CIFAR-10", "Full") == []
+    config = {"epochs": 2, "split.kind": "iid", "algorithm.momentum": 0.9}
+    fake_runs.run(
+        tmp_path / "other", algorithm="MSGAP", config=config, weighting="moreau:k=1,v=0.1"
+    )
+    (note,) = (n for n in notes(results(tmp_path / "other")) if "differently" in n)
+    assert note == (
+        "Ours was set up differently: epochs = 2 (paper: 25); algorithm.momentum = 0.9 "
+        "(paper: 0.8); MSGAP with moreau(k=1, v=0.1) (paper: k and v chosen per cell); "
+        "split = iid (paper: two clusters of labels)."
+    )
+
+
+# --------------------------------------------------------------------------- what went wrong
+
+
+def test_unfinished_runs_are_marked_and_named(tmp_path: Path) -> None:
+    fake_runs.run(tmp_path / "a")
+    fake_runs.run(tmp_path / "b", seed=1, finished=False)
+    path = tmp_path / "b" / "records.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:4]))
+    written = report.write(tmp_path)
+    page = written["html"].read_text()
+    assert "2 runs,\n1 unfinished, none left out." in page
+    assert "<code>b</code>: step 750 of 2250" in page
+    assert '<sup title="1 unfinished">†</sup>' in page
+    assert "† unfinished, the value so far: 1 of 2 runs." in written["md"].read_text()
+    assert r"$^\dagger$" in written["tex"].read_text()
+    assert rows_of(written["csv"])[0]["unfinished"] == "1"
+
+
+@pytest.mark.parametrize("loss", [None, nan])
+def test_a_diverged_run_is_nan_and_never_best(tmp_path: Path, loss: float | None) -> None:
+    fake_runs.run(tmp_path / "a", last=exactly(0.1, loss))
+    fake_runs.run(tmp_path / "b", seed=1)
+    fake_runs.run(tmp_path / "c", algorithm="SGP")
+    fake_runs.run(tmp_path / "d", algorithm="MSGP")
+    written = report.write(tmp_path)
+    assert "| NaN (1.327) | NaN (1.327) |" in written["md"].read_text()
+    assert "NaN: a run of the cell diverged." in notes(results(tmp_path))
+    rows = rows_of(written["csv"])
+    assert {r["algorithm"]: r["loss_mean"] == "nan" for r in rows} == {
+        "SGP": False,
+        "MSGP": False,
+        "SGAP": True,
+    }
+    losses = [line for line in table(results(tmp_path)) if line.measure == "loss"]
+    assert [bool(x.entries[0] and x.entries[0].best) for x in losses].count(True) == 1
+
+
+# --------------------------------------------------------------------------- files
+
+
+def test_the_files_are_named_and_the_same_every_time(grid: Path, tmp_path: Path) -> None:
+    first, second = report.write(grid, tmp_path / "1"), report.write(grid, tmp_path / "2")
+    assert {suffix: path.name for suffix, path in first.items()} == {
+        "html": "report.html",
+        "md": "table.md",
+        "csv": "table.csv",
+        "tex": "table.tex",
+    }
+    for suffix, path in first.items():
+        assert path.read_bytes() == second[suffix].read_bytes()
+    assert sorted(p.name for p in (tmp_path / "1").iterdir()) == sorted(
+        p.name for p in first.values()
+    )
+
+
+def test_a_failed_write_leaves_the_old_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_runs.run(tmp_path / "r")
+    old = report.write(tmp_path)["html"].read_bytes()
+    fake_runs.run(tmp_path / "s", seed=1)
+
+    def fail(*_: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr("pushsum.report.writing.os.replace", fail)
+    with pytest.raises(OSError, match="disk full"):
+        report.write(tmp_path)
+    assert (tmp_path / "report.html").read_bytes() == old
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_file_as_target_is_refused(tmp_path: Path) -> None:
+    fake_runs.run(tmp_path / "r")
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match="file: this is a file; give a directory"):
+        report.write(tmp_path, tmp_path / "file")
+
+
+def test_csv_is_long_and_complete(grid: Path, written: dict[str, str]) -> None:
+    rows = list(csv.DictReader(written["csv"].splitlines()))
+    assert len(rows) == 20
+    first = rows[0]
+    assert ",".join(first) == (
+        "setting,algorithm,weighting,topology,seeds,accuracy_mean,accuracy_std,loss_mean,loss_std,"
+        "paper_accuracy,paper_loss,bytes,modelled_seconds,unfinished"
+    )
+    assert [first[key] for key in ("setting", "algorithm", "weighting", "topology", "seeds")] == [
+        "ResNet-18 + CIFAR-10",
+        "SGP",
+        "uniform",
+        "Full",
+        "0 1 2",
+    ]
+    assert (float(first["paper_accuracy"]), float(first["paper_loss"])) == (59.31, 1.429)
+    (setting,) = results(grid).settings
+    cell = setting.cells["SGP", "Full"]
+    assert float(first["accuracy_mean"]) == pytest.approx(cell.accuracy.mean)
+    assert float(first["bytes"]) == pytest.approx(250 * 9 * 30 * 44_695_864)
+    assert float(first["modelled_seconds"]) == pytest.approx(9 * 119, rel=0.03)
+
+
+def test_markdown_rows_are_equally_long_and_names_are_escaped(tmp_path: Path) -> None:
+    fake_runs.run(tmp_path / "r", topology="a|b", config={"data.name": "<b>*x*_y_\n# `z`"})
+    text = formats.markdown(results(tmp_path))
+    assert text.startswith("### ResNet-18 + &lt;b&gt;\\*x\\*\\_y\\_ \\# \\`z\\`\n")
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in rows} == {5}
+    assert "a\\|b" in rows[0]
+
+
+def test_latex_is_a_whole_table_with_rows_of_one_length(written: dict[str, str]) -> None:
+    text = written["tex"]
+    assert text.count("{") == text.count("}")
+    assert text.index(r"\begin{table*}") < text.index(r"\begin{tabular}")
+    body = text[text.index(r"Topology &") : text.rindex(r"\bottomrule")]
+    lines = [line for line in body.splitlines() if line.endswith(r"\\")]
+    assert {len(re.findall(r"(?<!\\)&", line)) for line in lines} == {6}
+    assert len(lines) == 1 + 5 * 4  # accuracy, the paper's, loss, the paper's
+    assert r"\textbf{" in text
+    assert "±" not in text
+
+
+def test_latex_escapes_names(tmp_path: Path) -> None:
+    fake_runs.run(tmp_path / "r", config={"data.name": "50%_of $x$ & {y} \\input~^#"})
+    text = formats.latex(results(tmp_path))
+    assert (
+        r"50\%\_of \$x\$ \& \{y\} \textbackslash{}input\textasciitilde{}\textasciicircum{}\#"
+    ) in text
+
+
+# --------------------------------------------------------------------------- the page
+
+
+class Page(HTMLParser):
+    """Elements with their attributes, and the texts of scripts."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag == "script":
+            self.scripts.append("")
+        self._open.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        if self._open and self._open[-1] == "script":
+            self.scripts[-1] += data
+
+    def handle_endtag(self, tag: str) -> None:
+        self._open.append("/" + tag)
+
+    @property
+    def curves(self) -> Any:
+        return json.loads(self.scripts[0])
+
+
+def assert_alone(text: str) -> Page:
+    """No address but anchors and empty data, no script but ours, none of a name's making."""
+    page = Page(text)
+    for tag, attributes in page.elements:
+        assert tag not in ("img", "iframe", "object", "embed", "base", "form action")
+        for name, value in attributes.items():
+            if name in ("src", "href", "xlink:href", "action", "srcset", "data"):
+                assert value == "data:," or (value or "").startswith("#"), (tag, name, value)
+            assert not name.startswith("on"), (tag, name)
+    outside = re.findall(r"(?:https?:)?//[\w.]+", text.replace("http://www.w3.org/2000/svg", ""))
+    assert outside == []
+    assert "@import" not in text
+    assert "url(" not in text
+    assert len(page.scripts) == 2
+    return page
+
+
+def test_the_page_needs_nothing_else(written: dict[str, str]) -> None:
+    page = assert_alone(written["html"])
+    identities = [attributes.get("id") for _, attributes in page.elements]
+    for section in ("results", "curves", "topologies", "weights", "split"):
+        assert identities.count(section) == 1
+    assert len(written["html"]) < 200_000
+
+
+def test_the_policy_allows_our_script_alone(written: dict[str, str]) -> None:
+    import base64
+    import hashlib
+
+    page = Page(written["html"])
+    (policy,) = (a["content"] for _, a in page.elements if a.get("http-equiv"))
+    digest = base64.b64encode(hashlib.sha256(page.scripts[1].encode()).digest()).decode()
+    assert policy == (
+        "default-src 'none'; style-src 'unsafe-inline'; "
+        f"script-src 'sha256-{digest}'; img-src data:"
+    )
+
+
+def test_hostile_names_stay_text(tmp_path: Path) -> None:
+    fake_runs.run(
+        tmp_path / HOSTILE.replace("/", "∕"),
+        algorithm=HOSTILE,
+        topology=HOSTILE,
+        weighting=HOSTILE,
+        finished=False,
+        config={"data.name": HOSTILE, "model.name": HOSTILE, "split.kind": HOSTILE},
+    )
+    meta = json.loads(next(tmp_path.glob("*/meta.json")).read_text())
+    meta |= {"git": HOSTILE, "torch": HOSTILE, "steps": HOSTILE}
+    meta |= {"certificate": {"period": HOSTILE}, "pushsum": HOSTILE}
+    next(tmp_path.glob("*/meta.json")).write_text(json.dumps(meta))
+    page = assert_alone(report.write(tmp_path)["html"].read_text())
+    assert page.curves["methods"] == [HOSTILE]
+    assert page.curves["settings"][0]["panels"][0]["topology"] == HOSTILE
+    assert "alert" not in page.scripts[1]
+
+
+def test_thirty_nodes_and_a_hundred_classes_stay_small(tmp_path: Path) -> None:
+    fake_runs.grid(
+        tmp_path, topologies=["full", "ring", "exponential"], seeds=[0], nodes=30, classes=100
+    )
+    assert len(report.write(tmp_path)["html"].read_bytes()) < 1_000_000
+
+
+def test_curves_are_means_over_seeds_with_their_range(grid: Path) -> None:
+    found = results(grid)
+    drawn = curves.curves(found)
+    json.dumps(drawn, allow_nan=False)
+    panel = drawn["settings"][0]["panels"][0]
+    assert (panel["topology"], len(panel["series"])) == ("Full", 5)
+    series = panel["series"][2]
+    runs = found.settings[0].cells["SGAP", "Full"].runs
+    at_end = [run.last.measures["accuracy"].mean for run in runs]
+    mean, low, high = series["y"]["accuracy"]
+    assert [mean[-1], low[-1], high[-1]] == pytest.approx(
+        [fmean(at_end), min(at_end), max(at_end)], rel=1e-5
+    )
+    assert series["y"]["train_loss"][0][0] is None
+    assert series["x"]["steps"] == [250 * k for k in range(10)]
+    assert series["x"]["bytes"][-1] == pytest.approx(runs[0].last.bytes, rel=1e-5)
+    _, low, high = series["y"]["nodes"]
+    assert low[3] == pytest.approx(min(r.records[3].measures["nodes"].low for r in runs), rel=1e-5)
+    assert [m["key"] for m in drawn["measures"] if m["log"]] == ["theorem", "mean_square"]
+
+
+def test_a_seed_that_stops_early_leaves_the_others_going_on(tmp_path: Path) -> None:
+    fake_runs.run(tmp_path / "a")
+    fake_runs.run(tmp_path / "b", seed=1, records=4, finished=False)
+    series = curves.curves(results(tmp_path))["settings"][0]["panels"][0]["series"][0]
+    mean, low, high = series["y"]["accuracy"]
+    assert len(mean) == 10
+    assert low[9] == mean[9] == high[9]
+    assert low[3] < mean[3] < high[3]
+
+
+def test_what_was_not_measured_is_not_offered(tmp_path: Path) -> None:
+    path = fake_runs.run(tmp_path / "r") / "records.jsonl"
+    records = [json.loads(line) | {"nodes": None} for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    keys = [measure["key"] for measure in curves.curves(results(tmp_path))["measures"]]
+    assert keys == ["accuracy", "loss", "train_loss", "theorem", "mean_square"]
+
+
+def test_long_runs_are_thinned(tmp_path: Path) -> None:
+    fake_runs.run(tmp_path / "r", records=2000, weights=False)
+    series = curves.curves(results(tmp_path))["settings"][0]["panels"][0]["series"][0]
+    steps = series["x"]["steps"]
+    assert len(steps) == curves.MOST_POINTS
+    assert (steps[0], steps[-1]) == (0, 250 * 1999)
+    assert len(report.write(tmp_path)["html"].read_bytes()) < 200_000
+
+
+def test_weight_matrices_first_middle_and_last(grid: Path) -> None:
+    found = pictures.weights(results(grid).settings[0])
+    assert len(found) == 20
+    changing, constant = found["SGAP", "Full"], found["SGP", "Full"]
+    assert [m.title for m in changing.maps] == ["step 250", "step 1250", "step 2250"]
+    assert not changing.constant
+    assert constant.constant
+    assert [m.title for m in constant.maps] == ["step 250"]
+    assert constant.maps[0].note == "kept 0.167; given 0.104 to 0.208"
+
+
+def test_runs_without_weights_or_split_say_so(tmp_path: Path) -> None:
+    path = fake_runs.run(tmp_path / "r", weights=False)
+    meta = json.loads((path / "meta.json").read_text())
+    (path / "meta.json").write_text(json.dumps(meta | {"split": None, "certificate": None}))
+    page = report.write(tmp_path)["html"].read_text()
+    assert "These runs recorded no weight matrices." in page
+    assert "These runs did not record their split." in page
+
+
+def test_heat_maps_shade_by_share_and_join_neighbours() -> None:
+    drawn = pictures._cells([[0, 0.001, 1, 1], [0.5, 0, nan, 2]])
+    assert re.findall(r'd="([^"]+)" fill="#0072B2" fill-opacity="([^"]+)"', drawn) == [
+        ("M1 0h1v1h-1z", "0.1"),
+        ("M0 1h1v1h-1z", "0.5"),
+        ("M2 0h2v1h-2zM3 1h1v1h-1z", "1.0"),
+    ]
+
+
+def test_large_matrices_are_drawn_in_blocks() -> None:
+    assert pictures._blocks([[1, 3, 5], [5, 7, 9], [0, 2, 4]], 2, 2) == [[4, 7], [1, 4]]
+    assert [pictures.block(n) for n in (1, 40, 41, 1000)] == [1, 1, 2, 25]
+
+
+def test_splits_that_differ_between_seeds_are_said_to(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        path = fake_runs.run(tmp_path / str(seed), seed=seed)
+        meta = json.loads((path / "meta.json").read_text())
+        meta["split"][0][0] = seed
+        (path / "meta.json").write_text(json.dumps(meta))
+    (drawing,) = pictures.splits(results(tmp_path))
+    assert drawing.title == "ResNet-18 + CIFAR-10, seed 0 of 2 different ones"
+    assert drawing.note == "20,000 to 25,000 training samples per node"
+
+
+def test_reading_runs_nothing(grid: Path, tmp_path: Path) -> None:
+    """Importing does not import torch; without torch only the topologies are not drawn."""
+    code = (
+        "import sys; from pathlib import Path; import pushsum.report as report; "
+        "assert 'torch' not in sys.modules; sys.modules['torch'] = None; "
+        f"report.write(Path({str(grid)!r}), Path({str(tmp_path)!r}))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    page = (tmp_path / "report.html").read_text()
+    assert page.count("This topology cannot be drawn here.") == 4
+    assert len(Page(page).curves["settings"][0]["panels"]) == 4
+
+
+# --------------------------------------------------------------------------- fuzzing
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner),
+    max_leaves=6,
+)
+
+
+@pytest.mark.slow
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_whatever_stands_in_the_files_there_is_a_report_or_one_line(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    directory = tmp_path_factory.mktemp("fuzz")
+    path = fake_runs.run(directory / "r", records=3, weights=False)
+    fake_runs.run(directory / "s", records=3, algorithm="SGP")
+    which = data.draw(st.sampled_from(["config.yaml", "meta.json", "records.jsonl"]))
+    if which == "config.yaml":
+        content: Any = yaml.safe_load((path / which).read_text())
+    elif which == "meta.json":
+        content = json.loads((path / which).read_text())
+    else:
+        lines = (path / which).read_text().splitlines()
+        content = json.loads(lines[1])
+    place = content
+    while True:
+        key = data.draw(st.sampled_from(sorted(place)))
+        if not isinstance(place[key], dict) or not place[key] or data.draw(st.booleans()):
+            break
+        place = place[key]
+    place[key] = data.draw(JSON)
+    if which == "config.yaml":
+        (path / which).write_text(yaml.safe_dump(content))
+    elif which == "meta.json":
+        (path / which).write_text(json.dumps(content))
+    else:
+        (path / which).write_text("\n".join([lines[0], json.dumps(content), lines[2], ""]))
+    assert_alone(report.write(directory)["html"].read_text(encoding="utf-8"))
+    shutil.rmtree(directory)
