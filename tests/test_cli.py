@@ -114,8 +114,9 @@ def test_topology_plot(pushsum, tmp_path, suffix):
 
 def test_demo_tells_the_same_story_as_its_json(pushsum, tmp_path):
     target = tmp_path / "distances.svg"
-    code, out, _ = pushsum("demo", "--steps", "40", "--plot", str(target), "--json")
-    outcomes = json.loads(out)
+    quick = ("demo", "--no-training", "--steps", "40", "--plot", str(target))
+    code, out, _ = pushsum(*quick, "--json")
+    outcomes = json.loads(out)["quadratic"]
     assert code == 0
     assert len(outcomes) == 4 * 6
     assert {o["algorithm"] for o in outcomes} == {
@@ -127,10 +128,27 @@ def test_demo_tells_the_same_story_as_its_json(pushsum, tmp_path):
     assert full["S-ADDOPT"]["log10_bound"] is None
     words = "".join(ElementTree.fromstring(target.read_text()).itertext())
     assert "Theorem 1 for SGAP" in words
-    code, out, _ = pushsum("demo", "--steps", "40", "--plot", str(target))
+    code, out, _ = pushsum(*quick)
     assert code == 0
     assert "held in 800 of 800 steps" in out
     assert f"{full['SGAP']['gap']:.1e}" in out
+
+
+def test_demo_trains_and_reports(pushsum, tmp_path):
+    into = tmp_path / "demo"
+    code, out, _ = pushsum("demo", "--steps", "3", "--epochs", "2", "--into", str(into), "--json")
+    cells = json.loads(out)["digits"]
+    assert code == 0
+    assert len(cells) == 20
+    assert all(cell["accuracy"] > 0.3 for cell in cells)
+    assert (into / "distances.svg").exists()
+    page = (into / "report.html").read_text()
+    best = max(cell["accuracy"] for cell in cells)
+    assert f"{100 * best:.2f}" in page
+    code, out, _ = pushsum("demo", "--steps", "3", "--epochs", "2", "--into", str(into))  # skips
+    assert code == 0
+    assert f"{100 * best:.1f} %" in out
+    assert "report.html" in out
 
 
 def test_version(pushsum):
@@ -211,7 +229,7 @@ def test_a_terminal_without_unicode_gets_something(encoding):
 
 
 def test_a_narrow_terminal_loses_no_digits(monkeypatch, tmp_path):
-    command = [sys.executable, "-m", "pushsum", "demo", "--steps", "3"]
+    command = [sys.executable, "-m", "pushsum", "demo", "--no-training", "--steps", "3"]
     answer = subprocess.run(
         [*command, "--plot", str(tmp_path / "a.svg")],
         capture_output=True,

@@ -41,8 +41,20 @@ def test_the_command_prints_what_the_readme_shows():
 
 def test_the_make_targets_exist():
     makefile = (ROOT / "Makefile").read_text()
-    for line in "".join(blocks("sh")).splitlines():
+    for line in blocks("sh")[0].splitlines():
         assert re.search(rf"^{line.split()[1]}:", makefile, flags=re.MULTILINE)
+
+
+def test_the_commands_for_training_run(tmp_path):
+    """As the README has them, but with one epoch, so that they end soon."""
+    for line in blocks("sh")[1].splitlines():
+        words = line.partition("#")[0].split()
+        shorter = ["epochs=1"] if words[1] in ("run", "sweep") else []
+        command = [sys.executable, "-m", *words, *shorter]
+        answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert answer.returncode == 0, (line, answer.stderr)
+    assert (tmp_path / "runs" / "digits" / "report.html").exists()
+    assert len(list((tmp_path / "runs" / "digits").glob("*/records.jsonl"))) == 60
 
 
 @pytest.mark.parametrize(

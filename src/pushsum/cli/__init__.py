@@ -28,7 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command(epilog="Example: pushsum demo --plot distances.svg")(demo)
+app.command(epilog="Example: pushsum demo --no-training --plot distances.svg")(demo)
 app.command(
     epilog="Example: pushsum run algorithm.name=SGAP topology.name=exponential --into runs/a"
 )(run)

@@ -174,8 +174,11 @@ def sweep(
         raise ValueError(f"not finished: {', '.join(failed)}")
 
 
-def run_cells(cells: list[Cell], into: Path, jobs: int) -> list[str]:
-    """Run a sweep with a progress bar; the names of the cells that failed."""
+def run_cells(cells: list[Cell], into: Path, jobs: int, quiet: bool = False) -> list[str]:
+    """Run a sweep with a progress bar; the names of the cells that failed.
+
+    Without a terminal there is a line per cell instead, unless `quiet`.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
     from rich.progress import TimeRemainingColumn as Remaining
@@ -184,8 +187,8 @@ def run_cells(cells: list[Cell], into: Path, jobs: int) -> list[str]:
 
     console = Console(stderr=True)
     look = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Remaining())
-    quiet = not console.is_terminal
-    with Progress(*look, console=console, transient=True, disable=quiet) as bar:
+    plain = not console.is_terminal
+    with Progress(*look, console=console, transient=True, disable=plain) as bar:
         task = bar.add_task("sweep", total=len(cells))
 
         def progress(cell: Cell, what: str) -> None:
@@ -193,7 +196,7 @@ def run_cells(cells: list[Cell], into: Path, jobs: int) -> list[str]:
                 bar.update(task, description=cell.name)
                 return
             bar.advance(task)
-            if quiet or what not in ("finished", "skipped"):
+            if (plain and not quiet) or what not in ("finished", "skipped"):
                 console.print(f"{cell.name}: {what}", highlight=False)
 
         return sweeps.run(cells, into, jobs, progress)
