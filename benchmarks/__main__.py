@@ -2,9 +2,14 @@
 
 import sys
 
-from benchmarks import scale, step, training
+from benchmarks import fullsize, scale, step, training
 
-BENCHMARKS = {"step": step.main, "scale": scale.main, "training": training.main}
+BENCHMARKS = {
+    "step": step.main,
+    "scale": scale.main,
+    "training": training.main,
+    "fullsize": fullsize.main,
+}
 
 if __name__ == "__main__":
     names = sys.argv[1:] or list(BENCHMARKS)

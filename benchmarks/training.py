@@ -24,7 +24,7 @@ from pushsum.engines.simulator import Network
 #: name, model, hidden layers, input shape, nodes, batch, rounds
 CASES: tuple[tuple[str, str, tuple[int, ...] | None, tuple[int, ...], int, int, int], ...] = (
     ("resnet-small (78 k), CIFAR size", "resnet-small", None, (3, 32, 32), 6, 32, 5),
-    ("ResNet-18 (11.2 M), CIFAR size", "resnet18", None, (3, 32, 32), 6, 32, 2),
+    ("ResNet-18 (11.2 M), CIFAR size", "resnet18", None, (3, 32, 32), 6, 100, 2),
     ("MLP (2.4 k)", "mlp", (32,), (1, 8, 8), 256, 8, 9),
 )
 
@@ -61,8 +61,8 @@ def _measured(
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(n, size, *shape, generator=generator)
     targets = torch.randint(10, (n, size), generator=generator)
-    images = [xi.contiguous(memory_format=torch.channels_last) for xi in x]
-    batch = Batch(images, list(targets))
+    images = x.flatten(0, 1).contiguous(memory_format=torch.channels_last)
+    batch = Batch(images.unflatten(0, (n, size)), targets)
     layout = Layout.of(model)
     y = layout.flatten(dict(model.named_parameters())).repeat(n, 1)
     strategy, _ = fastest(model, F.cross_entropy, y, batch)

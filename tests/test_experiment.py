@@ -274,7 +274,7 @@ def test_a_loss_that_is_not_finite_names_node_and_step_and_keeps_the_checkpoint(
     def poisoned(t):
         batch = original(t)
         if t == 50:
-            batch.inputs[4][0] = float("nan")
+            batch.inputs[4][0] = float("nan")  # a view of this batch alone
         return batch
 
     built.batch = poisoned

@@ -186,9 +186,19 @@ class Experiment:
 
     def batch(self, t: int) -> Batch:
         """What the nodes work on at step t."""
+        indices = [self.sampler.indices(node, t) for node in range(self.n)]
+        if len({len(chosen) for chosen in indices}) == 1 and not self.config.data.augment:
+            chosen = torch.from_numpy(np.concatenate(indices))
+            shape = (self.n, len(indices[0]))
+            x = self._on_device(self.dataset.scaled(self.dataset.train_x[chosen]))
+            targets = self.dataset.train_y[chosen].to(self.device)
+            return Batch(x.unflatten(0, shape), targets.unflatten(0, shape))
+        return self._batch_by_node(indices, t)
+
+    def _batch_by_node(self, indices: list[np.ndarray], t: int) -> Batch:
         inputs, targets = [], []
         for node in range(self.n):
-            chosen = torch.from_numpy(self.sampler.indices(node, t))
+            chosen = torch.from_numpy(indices[node])
             x = self.dataset.scaled(self.dataset.train_x[chosen])
             if self.config.data.augment:
                 draw = stream(self.config.seed, "augment", self.sampler.streams[node], t)

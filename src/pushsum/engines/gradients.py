@@ -67,10 +67,13 @@ class Layout:
 
 
 class Batch(NamedTuple):
-    """What each node works on in a step; the sizes may differ from node to node."""
+    """What each node works on in a step; the sizes may differ from node to node.
 
-    inputs: Sequence[Tensor]
-    targets: Sequence[Tensor]
+    Where they do not, one tensor with a leading node axis serves as well as a list.
+    """
+
+    inputs: Sequence[Tensor] | Tensor
+    targets: Sequence[Tensor] | Tensor
 
 
 class Gradients(Protocol):
@@ -207,9 +210,13 @@ class _Vmap:
         self.all = vmap(grad_and_value(one, has_aux=True))
 
     def __call__(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        x, targets = torch.stack(list(batch.inputs)), torch.stack(list(batch.targets))
+        x, targets = _stacked(batch.inputs), _stacked(batch.targets)
         slopes, (losses, buffers) = self.all(self.layout.views(y), self.buffers, x, targets)
         for name, value in buffers.items():
             self.buffers[name].copy_(value)
         flat = [slopes[name].reshape(len(y), -1) for name in self.layout.names]
         return torch.cat(flat, dim=1), losses
+
+
+def _stacked(parts: Sequence[Tensor] | Tensor) -> Tensor:
+    return parts if isinstance(parts, Tensor) else torch.stack(list(parts))

@@ -105,17 +105,25 @@ def iterate(
     """
     if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 0:
         raise ValueError(f"steps = {steps!r}: the number of steps is an integer >= 0")
-    x0 = _checked_start(x0, topology.n)
     network = Network(topology)
-    done, state = (0, algorithm.init(x0)) if after is None else (after.t, after.state)
+    if after is None:
+        done, state = 0, algorithm.init(_checked_start(x0, topology.n))
+    else:
+        done, state = after.t, after.state
+    return _steps(algorithm, network, gradient, state, range(done + 1, done + steps + 1))
 
-    def run(state: algorithms.State) -> Iterator[Iterate]:
-        for t in range(done + 1, done + steps + 1):
-            g = _checked_gradient(gradient(state.network.y, t), x0, t)
-            state = algorithm.step(state, g, t, network)
-            yield Iterate(t, state, topology)
 
-    return run(state)
+def _steps(
+    algorithm: Algorithm,
+    network: "Network",
+    gradient: Gradient,
+    state: algorithms.State,
+    steps: range,
+) -> Iterator[Iterate]:
+    for t in steps:
+        g = _checked_gradient(gradient(state.network.y, t), state.network.x, t)
+        state = algorithm.step(state, g, t, network)
+        yield Iterate(t, state, network.topology)
 
 
 class Snapshot(NamedTuple):
@@ -224,13 +232,20 @@ def _in_order(
     turns = [by_receiver[turn == k] for k in range(int(turn.max()) + 1)]
 
     def sums(rows: Tensor) -> Tensor:
-        held = torch.zeros_like(rows)
-        width = max(1, BLOCK // n)
+        w = weights.to(rows)[:, None]
+        held = torch.empty_like(rows)
+        width = max(1, 4 * BLOCK // n)
         for start in range(0, rows.shape[1], width):
             part = slice(start, start + width)
-            for edges in turns:  # the k-th message of every node that has one
-                given = rows[senders[edges], part] * weights[edges, None].to(rows)
-                held[receivers[edges], part] += given
+            first, *others = turns  # the k-th message of every node that has one; all have a first
+            total = rows[:, part].index_select(0, senders[first]).mul_(w[first])
+            for edges in others:
+                given = rows[:, part].index_select(0, senders[edges]).mul_(w[edges])
+                if len(edges) == n:
+                    total += given
+                else:
+                    total[receivers[edges]] += given
+            held[:, part] = total
         return held
 
     return sums
@@ -332,16 +347,16 @@ def _checked_start(x0: Tensor, n: int) -> Tensor:
     return x0.clone()
 
 
-def _checked_gradient(g: Tensor, x0: Tensor, t: int) -> Tensor:
+def _checked_gradient(g: Tensor, x: Tensor, t: int) -> Tensor:
     try:
-        g = torch.as_tensor(g).detach().to(x0)
+        g = torch.as_tensor(g).detach().to(x)
     except (TypeError, ValueError, RuntimeError):
         raise ValueError(
-            f"gradient at step {t} is {type(g).__name__}, expected a tensor of {tuple(x0.shape)}"
+            f"gradient at step {t} is {type(g).__name__}, expected a tensor of {tuple(x.shape)}"
         ) from None
-    if g.shape != x0.shape:
+    if g.shape != x.shape:
         raise ValueError(
-            f"gradient at step {t} has shape {tuple(g.shape)}, expected {tuple(x0.shape)}: "
+            f"gradient at step {t} has shape {tuple(g.shape)}, expected {tuple(x.shape)}: "
             "one row per node"
         )
     if not g.sum(1).isfinite().all():  # quick; the sum of finite numbers may overflow, so look
