@@ -323,3 +323,14 @@ def test_an_absurd_number_of_nodes_is_refused():
         topology.random(6, period=10**23)
     with pytest.raises(ValueError, match=r"write from_graphs\(\[graph\]\)"):
         topology.from_graphs(nx.DiGraph([(0, 1), (1, 0)]))
+
+
+@pytest.mark.parametrize("name", ["full", "divide", "exponential", "random"])
+def test_expiry_changes_nothing_on_the_papers_topologies(name):
+    """Whoever is heard at all is heard again within B steps: docs/published.md relies on it."""
+    g, _ = PAPER[name]
+    last: dict[tuple[int, int], int] = {}
+    for t in range(1, 40):
+        ever = [last.get((j, i), 0) for i, j in zip(*g.edges(t).tolist(), strict=True)]
+        assert g.last_heard(t).tolist() == ever
+        last |= {(i, j): t for i, j in edge_set(g, t) if i != j}

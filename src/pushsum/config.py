@@ -134,7 +134,7 @@ class Link(_Section):
 
 
 class Published(_Section):
-    """What the published runs did and the paper does not say; see docs/paper-notes.md."""
+    """What the published runs did and the paper does not say; see docs/published.md."""
 
     restart: bool = False
     """at a milestone a, x, momentum and buffers start anew"""
