@@ -244,3 +244,69 @@ def test_a_closed_pipe_is_not_an_error():
     command = f"{sys.executable} -m pushsum topology random | head -1"
     answer = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
     assert answer.stderr == ""
+
+
+TINY = ["steps=2", "model.hidden=[4]", "gradients=loop"]
+
+
+def test_tensorboard_gets_the_records(pushsum, tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    code, _, _ = pushsum("run", *TINY, "--into", str(tmp_path / "run"), "--tensorboard")
+    assert code == 0
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
+    lines = (tmp_path / "run" / "records.jsonl").read_text().splitlines()
+    last = json.loads(lines[-1])
+    (_, final) = events.Scalars("test/accuracy")
+    assert final.step == 2
+    assert final.value == pytest.approx(last["test"]["accuracy"])
+    assert "nodes/accuracy/min" in events.Tags()["scalars"]
+
+
+def test_a_sweep_through_submitit(pushsum, tmp_path):
+    """Without a cluster submitit runs the jobs here, in processes of their own."""
+    words = ["sweep", *TINY, "seed=0,1", "--into", str(tmp_path), "--slurm", "timeout_min=5"]
+    code, out, _ = pushsum(*words)
+    assert code == 0
+    assert "2 of 2 cells are finished" in out
+    assert json.loads((tmp_path / "1" / "meta.json").read_text())["finished"]
+    code, _, err = pushsum("sweep", *TINY, "--into", str(tmp_path / "b"), "--slurm", "nonsense")
+    assert code == 2
+    assert "write KEY=VALUE" in err
+    code, _, err = pushsum("sweep", *TINY, "--into", str(tmp_path / "b"), "--slurm", "bogus=1")
+    assert code == 2
+    assert "--slurm: " in err
+
+
+def test_run_and_sweep_by_hand(pushsum, tmp_path):
+    code, out, err = pushsum("run", *TINY, "--into", str(tmp_path / "a"))
+    assert code == 0
+    assert "accuracy" in out
+    assert "epoch 0/10" in err
+    code, _, err = pushsum("run", *TINY, "--into", str(tmp_path / "a"))
+    assert code == 2
+    assert "holds a run already: go on with --resume" in err
+    code, _, err = pushsum("run", *TINY)
+    assert code == 2
+    assert "--into" in err
+    code, out, _ = pushsum("run", "--dry-run", "topology.name=random")
+    assert code == 0
+    assert "random(6): B = 8, Delta = 1, H = 8" in out
+    code, out, _ = pushsum("sweep", "digits", "--dry-run")
+    assert code == 0
+    assert out.endswith("20 cells\n")
+    code, out, _ = pushsum("sweep", *TINY, "seed=0,1", "--jobs", "2", "--into", str(tmp_path / "s"))
+    assert code == 0
+    code, out, _ = pushsum("report", str(tmp_path / "s"))
+    assert code == 0
+    assert (tmp_path / "s" / "report.html").exists()
+
+
+def test_data_list(pushsum):
+    code, out, _ = pushsum("data", "list", "--json")
+    names = [row["name"] for row in json.loads(out)]
+    assert code == 0
+    assert names == ["digits", "cifar10", "cifar100", "fashion-mnist", "quickdraw"]
+    code, _, err = pushsum("data", "prepare", "cifar11")
+    assert code == 2
+    assert "cifar10" in err

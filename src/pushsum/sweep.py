@@ -97,8 +97,18 @@ def _cells(
             yield Cell(name, parse(whole))
 
 
-def run(cells: Sequence[Cell], into: Path, jobs: int, progress: Progress) -> list[str]:
-    """Run what is not finished; the names of the cells that failed."""
+def run(
+    cells: Sequence[Cell],
+    into: Path,
+    jobs: int,
+    progress: Progress,
+    slurm: Mapping[str, Any] | None = None,
+) -> list[str]:
+    """Run what is not finished; the names of the cells that failed.
+
+    With `slurm` (parameters of submitit, e.g. slurm_partition) each cell is a job of the cluster,
+    at most `jobs` at a time; where there is no Slurm, submitit runs them here.
+    """
     waiting = []
     for cell in cells:
         if _finished(into / cell.name):
@@ -106,6 +116,11 @@ def run(cells: Sequence[Cell], into: Path, jobs: int, progress: Progress) -> lis
         else:
             waiting.append(cell)
     failed = []
+    if slurm is not None:
+        for cell, outcome in _on_slurm(waiting, into, jobs, slurm):
+            progress(cell, outcome)
+            failed += [] if outcome == "finished" else [cell.name]
+        return failed
     if jobs == 1:
         for cell in waiting:
             progress(cell, "started")
@@ -134,6 +149,26 @@ def run_cell(cell: Cell, directory: Path) -> str:
     except (ValueError, OSError) as error:
         return str(error)
     return "finished"
+
+
+def _on_slurm(
+    cells: Sequence[Cell], into: Path, jobs: int, parameters: Mapping[str, Any]
+) -> Iterator[tuple[Cell, str]]:
+    try:
+        import submitit
+    except ImportError:
+        raise ValueError("--slurm needs the extra: pip install 'pushsum[slurm]'") from None
+    executor = submitit.AutoExecutor(folder=into / "slurm")
+    try:
+        executor.update_parameters(slurm_array_parallelism=jobs, **parameters)
+    except (NameError, TypeError, ValueError) as error:
+        raise ValueError(f"--slurm: {' '.join(str(error).split())}") from None
+    submitted = executor.map_array(run_cell, cells, [into / cell.name for cell in cells])
+    for cell, job in zip(cells, submitted, strict=True):
+        try:
+            yield cell, job.result()
+        except submitit.core.utils.UncompletedJobError as error:
+            yield cell, " ".join(str(error).split())[:200]
 
 
 def _finished(directory: Path) -> bool:

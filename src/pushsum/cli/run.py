@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,6 +31,9 @@ def run(
         int | None,
         typer.Option(help="With --resume: from this checkpoint.", parser=integer, metavar="STEP"),
     ] = None,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Also write the records for TensorBoard.")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would run, and what it needs.")
     ] = False,
@@ -54,10 +58,42 @@ def run(
         show(_plan(built))
         return
     assert into is not None
-    _train(built, into, resume, from_step)
+    write = _tensorboard(into) if tensorboard else _nothing
+    _train(built, into, resume, from_step, write)
 
 
-def _train(built: Experiment, into: Path, resume: bool, from_step: int | None) -> None:
+def _nothing(record: dict[str, Any]) -> None:
+    pass
+
+
+def _tensorboard(into: Path) -> Callable[[dict[str, Any]], None]:
+    """Records as scalars under `into`/tensorboard, one tag per number."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise ValueError(
+            "--tensorboard needs the extra: pip install 'pushsum[tensorboard]'"
+        ) from None
+    writer: Any = SummaryWriter(str(into / "tensorboard"))
+
+    def write(record: dict[str, Any], prefix: str = "") -> None:
+        for key, value in record.items():
+            if isinstance(value, dict):
+                write({**value, "step": record["step"]}, f"{prefix}{key}/")
+            elif isinstance(value, int | float) and key != "step":
+                writer.add_scalar(prefix + key, value, record["step"])
+        writer.flush()
+
+    return write
+
+
+def _train(
+    built: Experiment,
+    into: Path,
+    resume: bool,
+    from_step: int | None,
+    write: Callable[[dict[str, Any]], None],
+) -> None:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
     from rich.progress import TimeRemainingColumn as Remaining
@@ -74,6 +110,7 @@ def _train(built: Experiment, into: Path, resume: bool, from_step: int | None) -
             bar.update(task, completed=step)
             if record is not None:
                 _say(console, built, record)
+                write(record)
 
         try:
             record = experiment.run(built, into, progress, resume, from_step)
@@ -148,6 +185,14 @@ def sweep(
     jobs: Annotated[
         int, typer.Option(help="Cells at the same time.", parser=integer, metavar="N")
     ] = 1,
+    slurm: Annotated[
+        str | None,
+        typer.Option(
+            help="Submit each cell to Slurm with these parameters of submitit, e.g. "
+            "slurm_partition=gpu,timeout_min=600.",
+            metavar="KEY=VALUE,...",
+        ),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the cells only.")] = False,
 ) -> None:
     """A grid of runs: KEY=A,B,C tries every value. Finished cells are skipped on a rerun."""
@@ -168,13 +213,19 @@ def sweep(
         return
     assert into is not None
     keep_freed_memory()
-    failed = run_cells(cells, into, jobs)
+    failed = run_cells(cells, into, jobs, slurm=_parameters(slurm))
     typer.echo(f"{len(cells) - len(failed)} of {len(cells)} cells are finished: {into}")
     if failed:
         raise ValueError(f"not finished: {', '.join(failed)}")
 
 
-def run_cells(cells: list[Cell], into: Path, jobs: int, quiet: bool = False) -> list[str]:
+def run_cells(
+    cells: list[Cell],
+    into: Path,
+    jobs: int,
+    quiet: bool = False,
+    slurm: dict[str, Any] | None = None,
+) -> list[str]:
     """Run a sweep with a progress bar; the names of the cells that failed.
 
     Without a terminal there is a line per cell instead, unless `quiet`.
@@ -199,7 +250,20 @@ def run_cells(cells: list[Cell], into: Path, jobs: int, quiet: bool = False) -> 
             if (plain and not quiet) or what not in ("finished", "skipped"):
                 console.print(f"{cell.name}: {what}", highlight=False)
 
-        return sweeps.run(cells, into, jobs, progress)
+        return sweeps.run(cells, into, jobs, progress, slurm)
+
+
+def _parameters(text: str | None) -> dict[str, Any] | None:
+    """`a=1,b=x` -> {'a': 1, 'b': 'x'}."""
+    if text is None:
+        return None
+    import yaml
+
+    pairs = [part.partition("=") for part in text.split(",") if part]
+    wrong = [key for key, equals, _ in pairs if not equals or not key]
+    if wrong:
+        raise ValueError(f"--slurm {text!r}: write KEY=VALUE,KEY=VALUE")
+    return {key: yaml.safe_load(value) for key, _, value in pairs}
 
 
 def _split(words: list[str] | None) -> tuple[Path | None, list[str]]:
