@@ -130,3 +130,15 @@ def test_a_sweep_skips_what_is_finished_and_names_what_failed(tmp_path):
     bad = sweep.read(None, ["model.width=3", "steps=2"])
     assert sweep.run(bad, tmp_path, 1, note) == ["run"]
     assert "width" in said[-1][1]
+
+
+def test_a_cell_is_not_taken_for_that_of_another_configuration(tmp_path):
+    said = []
+    note = lambda cell, what: said.append(what)
+    words = ["model.hidden=[4]", "gradients=loop"]
+    assert sweep.run(sweep.read(None, [*words, "steps=2"]), tmp_path, 1, note) == []
+    assert sweep.run(sweep.read(None, [*words, "steps=3"]), tmp_path, 1, note) == ["run"]
+    assert "another configuration" in said[-1]
+    with pytest.raises(ValueError, match="while parsing"):
+        sweep.read(None, ["seed=[1"])
+    assert sweep.alternatives("{eps: 0.1, weight_decay: 0.1}") == ["{eps: 0.1, weight_decay: 0.1}"]

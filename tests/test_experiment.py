@@ -353,3 +353,81 @@ def test_a_signal_saves_and_ends_within_ten_seconds(tmp_path, number):
     assert "Traceback" not in err
     step = checkpoint.load(tmp_path / "run" / "checkpoints").step
     assert f"saved step {step}" in err
+
+
+def test_going_on_from_an_older_checkpoint_forgets_the_newer(tmp_path):
+    overrides = ["steps=null", "epochs=3", "batch=240"]
+    built = build(*overrides)
+    run(built, tmp_path)
+    newest, older = checkpoint.generations(tmp_path / "checkpoints")
+    before = without_times(records(tmp_path))
+
+    def stop(step: int, record) -> None:
+        if step == older + 1 and record is None:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(experiment.Stopped):
+        run(build(*overrides), tmp_path, stop, resume=True, from_step=older)
+    assert newest not in checkpoint.generations(tmp_path / "checkpoints")
+    assert json.loads((tmp_path / "meta.json").read_text())["finished"] is False
+    run(build(*overrides), tmp_path, resume=True)
+    assert without_times(records(tmp_path)) == before
+
+
+def test_a_signal_during_an_evaluation_is_obeyed_at_once(tmp_path):
+    overrides = ["evaluation.batch=1"]
+    built = build(*overrides)
+    whole = tmp_path / "whole"
+    run(build(*overrides), whole)
+    asked = 0
+
+    def poll() -> bool:
+        nonlocal asked
+        asked += 1
+        if asked == 50:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return stopping()
+
+    original = built.evaluate
+
+    def evaluate(*arguments):
+        nonlocal stopping
+        if built.stopping is not poll:
+            stopping, built.stopping = built.stopping, poll
+        return original(*arguments)
+
+    stopping = built.stopping
+    built.evaluate = evaluate
+    with pytest.raises(experiment.Stopped, match="saved step 0"):
+        run(built, tmp_path / "cut")
+    assert asked < 60
+    assert records(tmp_path / "cut") == []
+    run(build(*overrides), tmp_path / "cut", resume=True)
+    assert without_times(records(tmp_path / "cut")) == without_times(records(whole))
+
+
+def test_parameters_that_overflow_are_not_recorded(tmp_path):
+    with pytest.raises(Diverged, match="diverged at step"):
+        run(build("algorithm.name=SGP", "algorithm.lr=1.0e+38", "steps=1"), tmp_path)
+    assert [row["step"] for row in records(tmp_path)] == [0]
+    assert checkpoint.generations(tmp_path / "checkpoints") == [0]
+
+
+def test_an_experiment_can_be_run_twice(tmp_path):
+    built = build(
+        "published.restart=true",
+        "algorithm.schedule.kind=steps",
+        "algorithm.schedule.milestones=[1]",
+        "steps=null",
+        "batch=240",
+    )
+    for name in ("a", "b"):
+        run(built, tmp_path / name)
+    a, b = (without_times(records(tmp_path / name)) for name in "ab")
+    assert a == b
+
+
+def test_vmap_refuses_batches_of_different_size(tmp_path):
+    overrides = ["gradients=vmap", "split.kind=dirichlet", "split.alpha=0.1", "batch=200"]
+    with pytest.raises(ValueError, match="batches differ in size: use auto, loop or threads"):
+        run(build(*overrides), tmp_path)

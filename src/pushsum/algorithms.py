@@ -132,8 +132,7 @@ def s_addopt(lr: Rate) -> Algorithm:
     weighting = uniform()
 
     def init(x0: Tensor) -> State:
-        nothing = torch.zeros_like(x0)
-        return State(protocol.begin(x0), Tracking(nothing, nothing))
+        return State(protocol.begin(x0), Tracking(torch.zeros_like(x0), torch.zeros_like(x0)))
 
     def step(state: State, g: Tensor, t: int, exchange: Exchange) -> State:
         network, (tracker, previous) = state

@@ -36,8 +36,19 @@ def save(
     about = {"step": step, "sha256": hashlib.sha256(content).hexdigest(), "notes": dict(notes)}
     write_atomically(directory / f"step-{step}.json", json.dumps(about).encode())
     for old in generations(directory)[KEPT:]:
-        for suffix in (".json", ".safetensors"):
-            (directory / f"step-{old}{suffix}").unlink(missing_ok=True)
+        _remove(directory, old)
+
+
+def drop_after(directory: Path, step: int) -> None:
+    """Remove the generations after a step, from which the run goes on."""
+    for later in generations(directory):
+        if later > step:
+            _remove(directory, later)
+
+
+def _remove(directory: Path, step: int) -> None:
+    for suffix in (".json", ".safetensors"):
+        (directory / f"step-{step}{suffix}").unlink(missing_ok=True)
 
 
 def generations(directory: Path) -> list[int]:

@@ -59,6 +59,10 @@ class Stopped(Exception):
     """SIGINT or SIGTERM arrived; everything is saved."""
 
 
+class _Abandoned(Exception):
+    """A signal came while a record was being made."""
+
+
 class Diverged(ValueError):
     """A loss or gradient is not finite."""
 
@@ -99,7 +103,8 @@ class Experiment:
         self.graphs = _topology(config)
         self.dataset = data.load(config.data.name, config.data.root)
         self.parts = _parts(config, self.dataset)
-        self.model = _model(config, self.dataset)
+        self.model = _model(config, self.dataset).to(self.device)
+        self.stopping: Callable[[], bool] = lambda: False  # asked between test batches
         self.layout = Layout.of(self.model)
         self.restarted = 0  # the step after which the algorithm last started anew
         self.algorithm = _algorithm(config, self.layout, self.rate)
@@ -250,6 +255,8 @@ class Experiment:
         test_x, test_y = self.dataset.test_x, self.dataset.test_y
         with torch.no_grad():
             for first in range(0, len(test_y), size):
+                if self.stopping():
+                    raise _Abandoned
                 x = self._on_device(self.dataset.scaled(test_x[first : first + size]))
                 target = test_y[first : first + size].to(self.device)
                 outputs = model(x)
@@ -283,6 +290,7 @@ class Progressing:
     seconds: dict[str, float]
     modelled: dict[str, float]
     losses: list[float]  #: of the steps since the last record
+    recorded: int = -1  #: the last step that has a record
 
 
 def run(
@@ -302,6 +310,7 @@ def run(
                 f"{directory} holds a run already: go on with --resume, or name another directory"
             )
         directory.mkdir(parents=True, exist_ok=True)
+        experiment.restarted = 0
         x0 = experiment.start()
         now = Progressing(
             0,
@@ -348,29 +357,37 @@ def _go_on(
     interval = c.evaluation.every * experiment.steps_per_epoch
     saving = c.checkpoint * experiment.steps_per_epoch
     restarts = {m * experiment.steps_per_epoch for m in c.algorithm.schedule.milestones}
-    last_saved = now.step
+    last_saved = -1 if now.step == 0 else now.step
     record: dict[str, Any] = {}
-    if now.step == 0:
-        record = _record(experiment, directory, now)
-        progress(0, record)
-    while now.step < experiment.steps:
-        if signals.stop:
-            if last_saved != now.step:
-                _save(directory, now)
-            raise Stopped(f"saved step {now.step}; go on with --resume")
-        t = now.step + 1
-        _one_step(experiment, now, t, compute, network)
-        if c.published.restart and t in restarts:
-            now.state = algorithm.init(now.state.network.y)
-            now.restarted = experiment.restarted = t
-        progress(t, None)
-        before = c.published.test_before and t == experiment.steps
-        if (t % interval == 0 or t == experiment.steps) and not before:
-            record = _record(experiment, directory, now)
-            progress(t, record)
-        if t % saving == 0 or t == experiment.steps:
+    experiment.stopping = lambda: signals.stop
+
+    def due(t: int) -> bool:
+        short = c.published.test_before and t == experiment.steps
+        return (t % interval == 0 or t == experiment.steps) and not short
+
+    while True:
+        t = now.step
+        if due(t) or t % saving == 0:
+            _refuse_bad_state(experiment, now)
+        if due(t) and now.recorded != t:
+            try:
+                record = _record(experiment, directory, now)
+            except _Abandoned:
+                pass  # the loop ends below; the record is made after resuming
+            else:
+                progress(t, record)
+        if last_saved != t and (t % saving == 0 or t == experiment.steps or signals.stop):
             _save(directory, now)
             last_saved = t
+        if signals.stop and (t < experiment.steps or (due(t) and now.recorded != t)):
+            raise Stopped(f"saved step {t}; go on with --resume")
+        if t == experiment.steps:
+            break
+        _one_step(experiment, now, t + 1, compute, network)
+        if c.published.restart and now.step in restarts:
+            now.state = algorithm.init(now.state.network.y)
+            now.restarted = experiment.restarted = now.step
+        progress(now.step, None)
     meta["finished"] = True
     _write_meta(directory, meta)
     return record or last_record(directory)
@@ -424,6 +441,18 @@ def _model_time(
         now.modelled[name] += seconds
 
 
+def _refuse_bad_state(experiment: Experiment, now: Progressing) -> None:
+    """A step may leave the finite numbers although its gradient was finite."""
+    x = now.state.network.x
+    if bool(x.sum(1).isfinite().all()) or bool(x.isfinite().all()):
+        return
+    node = int((~x.isfinite().all(1)).nonzero()[0])
+    raise Diverged(
+        f"node {node} diverged at step {now.step}: its parameters are not finite; try a smaller "
+        "algorithm.lr (the last checkpoint is kept)"
+    )
+
+
 def _refuse_infinite(experiment: Experiment, g: Tensor, losses: Tensor, t: int) -> None:
     if bool(losses.isfinite().all()) and bool(g.sum(1).isfinite().all()):
         return
@@ -448,6 +477,11 @@ def _record(experiment: Experiment, directory: Path, now: Progressing) -> dict[s
     start = perf_counter()
     x, a, y, _, _, weights = now.state.network
     result = experiment.evaluate(x, y, now.buffers, now.step)
+    if not math.isfinite(result["test"]["loss"]):
+        raise Diverged(
+            f"the average model diverged at step {now.step}: its test loss is not finite; try a "
+            "smaller algorithm.lr (the last checkpoint is kept)"
+        )
     average, centre = x.double().mean(0), y.double().mean(0)
     small = experiment.n <= SMALL and len(weights) > 0 and now.step > now.restarted
     local = now.step - now.restarted
@@ -470,11 +504,19 @@ def _record(experiment: Experiment, directory: Path, now: Progressing) -> dict[s
         "weights": Iterate(local, now.state, experiment.graphs).W.tolist() if small else None,
     }
     now.losses.clear()
+    now.recorded = now.step
     with (directory / "records.jsonl").open("a") as file:
-        file.write(json.dumps(record) + "\n")
+        file.write(json.dumps(_finite(record), allow_nan=False) + "\n")
         file.flush()
         os.fsync(file.fileno())
     return record
+
+
+def _finite(value: Any) -> Any:
+    """JSON knows no infinity: what is not finite (a node's own loss, say) becomes null."""
+    if isinstance(value, dict):
+        return {key: _finite(part) for key, part in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def last_record(directory: Path) -> dict[str, Any]:
@@ -507,6 +549,7 @@ def _save(directory: Path, now: Progressing) -> None:
         "seconds": now.seconds,
         "modelled": now.modelled,
         "losses": now.losses,
+        "recorded": now.recorded,
     }
     checkpoint.save(directory / "checkpoints", now.step, tensors, about)
 
@@ -518,6 +561,9 @@ def _reopen(
         raise ValueError(f"{directory} holds no run to resume")
     meta: dict[str, Any] = json.loads((directory / "meta.json").read_text())
     step, tensors, notes = checkpoint.load(directory / "checkpoints", from_step)
+    checkpoint.drop_after(directory / "checkpoints", step)
+    meta["finished"] = False
+    _write_meta(directory, meta)
     tensors = {name: value.to(experiment.device) for name, value in tensors.items()}
     x, a = tensors["x"], tensors["a"]
     memory = tuple(
@@ -538,6 +584,7 @@ def _reopen(
         notes["seconds"],
         notes["modelled"],
         notes["losses"],
+        notes["recorded"],
     )
     _drop_records_after(directory / "records.jsonl", step)
     return meta, now
@@ -618,7 +665,7 @@ def _device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.zeros(1, device=device)
+        torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError):
         raise ValueError(f"device = {name!r}: not available here; auto chooses") from None
     return device

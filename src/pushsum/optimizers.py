@@ -69,7 +69,10 @@ class Optimizing:
         self.slope.copy_(g)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        self.optimizer.step()
+        try:
+            self.optimizer.step()
+        except RuntimeError as error:
+            raise ValueError(f"algorithm.optimizer: {' '.join(str(error).split())}") from None
         return self.place - y
 
     def saved(self) -> tuple[dict[str, Tensor], dict[str, Any]]:

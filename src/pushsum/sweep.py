@@ -13,8 +13,10 @@ differ chooses among them; any other changes the grid, or all cells.
 import itertools
 import json
 import multiprocessing
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -46,6 +48,31 @@ def recipes() -> list[str]:
 
 def read(source: str | None, overrides: Sequence[str] = ()) -> list[Cell]:
     """The cells of a recipe (by name or path) with overrides; `key=a,b,c` adds to the grid."""
+    content = _content(source)
+    plan = content.pop("sweep", {}) or {}
+    if not isinstance(plan, dict) or plan.keys() - {"cells", "grid"}:
+        raise ValueError(f"{source}: the section sweep holds `cells` and `grid` only")
+    grid = dict(plan.get("grid") or {})
+    cells = list(plan.get("cells") or [{}])
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not equals:
+            raise ValueError(f"override {override!r}: write key=value, or key=a,b,c for a grid")
+        try:
+            values = [yaml.safe_load(value) for value in alternatives(text)]
+        except yaml.YAMLError as error:
+            raise ValueError(f"override {override!r}: {' '.join(str(error).split())}") from None
+        if any(key in cell for cell in cells):  # what the cells differ in is chosen, not changed
+            cells = [cell for cell in cells if cell.get(key) in values]
+            if not cells:
+                raise ValueError(f"override {override!r}: no cell of the recipe has that value")
+        else:
+            grid[key] = values
+    return list(_cells(content, cells, grid))
+
+
+def _content(source: str | None) -> dict[str, Any]:
+    """The mapping that a recipe's name or a file stands for."""
     content: Any = {}
     if source is not None:
         if source in recipes():
@@ -60,23 +87,7 @@ def read(source: str | None, overrides: Sequence[str] = ()) -> list[Cell]:
             raise ValueError(f"{source}: not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
         raise ValueError(f"{source}: a recipe is a mapping of keys to values")
-    plan = content.pop("sweep", {}) or {}
-    if not isinstance(plan, dict) or plan.keys() - {"cells", "grid"}:
-        raise ValueError(f"{source}: the section sweep holds `cells` and `grid` only")
-    grid = dict(plan.get("grid") or {})
-    cells = list(plan.get("cells") or [{}])
-    for override in overrides:
-        key, equals, text = override.partition("=")
-        if not equals:
-            raise ValueError(f"override {override!r}: write key=value, or key=a,b,c for a grid")
-        values = [yaml.safe_load(value) for value in alternatives(text)]
-        if any(key in cell for cell in cells):  # what the cells differ in is chosen, not changed
-            cells = [cell for cell in cells if cell.get(key) in values]
-            if not cells:
-                raise ValueError(f"override {override!r}: no cell of the recipe has that value")
-        else:
-            grid[key] = values
-    return list(_cells(content, cells, grid))
+    return content
 
 
 def _cells(
@@ -109,13 +120,17 @@ def run(
     With `slurm` (parameters of submitit, e.g. slurm_partition) each cell is a job of the cluster,
     at most `jobs` at a time; where there is no Slurm, submitit runs them here.
     """
-    waiting = []
+    waiting, failed = [], []
     for cell in cells:
-        if _finished(into / cell.name):
+        if _differs(into / cell.name, cell.config):
+            progress(
+                cell, "its directory holds a run of another configuration: name another --into"
+            )
+            failed.append(cell.name)
+        elif _finished(into / cell.name):
             progress(cell, "skipped")
         else:
             waiting.append(cell)
-    failed = []
     if slurm is not None:
         for cell, outcome in _on_slurm(waiting, into, jobs, slurm):
             progress(cell, outcome)
@@ -131,11 +146,32 @@ def run(
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context, initializer=_one_thread) as pool:
         futures = {pool.submit(run_cell, cell, into / cell.name): cell for cell in waiting}
-        for future in as_completed(futures):
-            cell, outcome = futures[future], future.result()
-            progress(cell, outcome)
-            failed += [] if outcome == "finished" else [cell.name]
+        try:
+            with _interruptible():
+                for future in as_completed(futures):
+                    cell, outcome = futures[future], future.result()
+                    progress(cell, outcome)
+                    failed += [] if outcome == "finished" else [cell.name]
+        except KeyboardInterrupt:  # the workers save what they have
+            pool.shutdown(wait=False, cancel_futures=True)
+            for child in multiprocessing.active_children():
+                child.terminate()
+            raise
     return failed
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """SIGTERM as KeyboardInterrupt, so that workers can be told."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def run_cell(cell: Cell, directory: Path) -> str:
@@ -146,8 +182,12 @@ def run_cell(cell: Cell, directory: Path) -> str:
             for leftover in ("meta.json", "records.jsonl", "config.yaml"):
                 (directory / leftover).unlink(missing_ok=True)
         experiment.run(experiment.Experiment(cell.config), directory, resume=resume)
-    except (ValueError, OSError) as error:
-        return str(error)
+    except experiment.Stopped as stopped:
+        if multiprocessing.parent_process() is None:
+            raise
+        return str(stopped)
+    except (ValueError, OSError, RuntimeError) as error:
+        return " ".join(str(error).split())
     return "finished"
 
 
@@ -171,6 +211,15 @@ def _on_slurm(
             yield cell, " ".join(str(error).split())[:200]
 
 
+def _differs(directory: Path, config: Config) -> bool:
+    """Whether a cell that has begun did so with another configuration."""
+    try:
+        before = parse(yaml.safe_load((directory / "config.yaml").read_text()))
+    except (OSError, ValueError, yaml.YAMLError):
+        return False
+    return before != config
+
+
 def _finished(directory: Path) -> bool:
     try:
         return bool(json.loads((directory / "meta.json").read_text())["finished"])
@@ -186,7 +235,7 @@ def _one_thread() -> None:
 
 def alternatives(text: str) -> list[str]:
     """`a,b,c` -> the three; a list in brackets and `moreau:k=0.1,v=0.1` are one value."""
-    if text.startswith("["):
+    if text.startswith(("[", "{")):
         return [text]
     parts: list[str] = []
     for part in text.split(","):

@@ -41,6 +41,10 @@ def run(
     """Train: N nodes, one model each, as the configuration says."""
     if into is None and not dry_run:
         raise ValueError("name the run's directory: --into runs/NAME")
+    if from_step is not None and not resume:
+        raise ValueError("--from-step goes with --resume")
+    if resume and into is None:
+        raise ValueError("--resume needs the run's directory: --into runs/NAME")
     from pushsum import config, experiment
     from pushsum.engines.memory import keep_freed_memory
 
@@ -235,6 +239,7 @@ def run_cells(
     from rich.progress import TimeRemainingColumn as Remaining
 
     from pushsum import sweep as sweeps
+    from pushsum.experiment import Stopped
 
     console = Console(stderr=True)
     look = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Remaining())
@@ -250,7 +255,12 @@ def run_cells(
             if (plain and not quiet) or what not in ("finished", "skipped"):
                 console.print(f"{cell.name}: {what}", highlight=False)
 
-        return sweeps.run(cells, into, jobs, progress, slurm)
+        try:
+            return sweeps.run(cells, into, jobs, progress, slurm)
+        except Stopped as stopped:
+            bar.stop()
+            print(f"pushsum: {stopped}", file=sys.stderr)
+            raise typer.Exit(130) from None
 
 
 def _parameters(text: str | None) -> dict[str, Any] | None:

@@ -219,4 +219,10 @@ class _Vmap:
 
 
 def _stacked(parts: Sequence[Tensor] | Tensor) -> Tensor:
-    return parts if isinstance(parts, Tensor) else torch.stack(list(parts))
+    if isinstance(parts, Tensor):
+        return parts
+    if len({part.shape for part in parts}) > 1:
+        raise ValueError(
+            "gradients = 'vmap': the nodes' batches differ in size: use auto, loop or threads"
+        )
+    return torch.stack(list(parts))

@@ -234,17 +234,20 @@ def _in_order(
     def sums(rows: Tensor) -> Tensor:
         w = weights.to(rows)[:, None]
         held = torch.empty_like(rows)
+        places = [(e.to(rows.device), senders[e].to(rows.device)) for e in turns]
         width = max(1, 4 * BLOCK // n)
         for start in range(0, rows.shape[1], width):
             part = slice(start, start + width)
-            first, *others = turns  # the k-th message of every node that has one; all have a first
-            total = rows[:, part].index_select(0, senders[first]).mul_(w[first])
-            for edges in others:
-                given = rows[:, part].index_select(0, senders[edges]).mul_(w[edges])
-                if len(edges) == n:
+            # the k-th message of every node that has one; all have a first
+            total = torch.zeros(0)
+            for k, (edges, sent_by) in enumerate(places):
+                given = rows[:, part].index_select(0, sent_by).mul_(w[edges])
+                if k == 0:
+                    total = given
+                elif len(edges) == n:
                     total += given
                 else:
-                    total[receivers[edges]] += given
+                    total[receivers[turns[k]].to(rows.device)] += given
             held[:, part] = total
         return held
 
@@ -253,6 +256,7 @@ def _in_order(
 
 def _segment_sums(rows: Tensor, senders: Tensor, receivers: Tensor, weights: Tensor) -> Tensor:
     held = torch.zeros_like(rows)
+    senders, receivers = senders.to(rows.device), receivers.to(rows.device)
     w = weights.to(rows)[:, None]
     width = max(1, 4 * BLOCK // min(len(senders), BLOCK))
     for column in range(0, rows.shape[1], width):
