@@ -22,7 +22,7 @@ from pushsum.randomness import uniforms
 
 Union = TypeVar("Union")
 
-MOST_NODES = 10**9
+MOST = 10**9  #: nodes, or steps of a period
 MOST_DENSE = 20_000  #: nodes of a topology with of the order of n^2 channels
 NEVER = 0  #: the step at which a node was heard that was not heard at all; steps count from 1
 
@@ -188,8 +188,8 @@ def random(
             raise ValueError(f"{name} = {p!r}: a probability lies in [0, 1]")
     if isinstance(period, bool) or not isinstance(period, int | np.integer) or period < 1:
         raise ValueError(f"period = {period!r}: a period is an integer >= 1")
-    if period > MOST_NODES:
-        raise ValueError(f"period = {period}: at most {MOST_NODES} steps")
+    if period > MOST:
+        raise ValueError(f"period = {period}: at most {MOST} steps")
     uniforms(seed, "graph", 0, shape=(1,))  # refuses a bad seed at the door
     return Random(n, float(inner), float(inter), int(period), seed, f"random({n})", per_receiver)
 
@@ -449,7 +449,7 @@ class Random(Topology):
 # --------------------------------------------------------------------------- pieces they share
 
 
-def _node_count(n: int, most: int = MOST_NODES) -> int:
+def _node_count(n: int, most: int = MOST) -> int:
     if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
         raise ValueError(f"n = {n!r}: the number of nodes is an integer >= 1")
     if n > most:

@@ -17,6 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
+from inspect import signature
 from math import isfinite
 from numbers import Real
 from typing import Literal, final
@@ -201,12 +202,12 @@ def own(function: Matrix, floor: float = 1e-6) -> Weighting:
     return Own(name, function, floor)
 
 
-#: What `parse` knows: name -> dials.
-DIALS = {
-    "uniform": (),
-    "lazy": ("c",),
-    "moreau": ("k", "v"),
-    "scale-free-moreau": ("c", "v"),
+#: The rules by the names that `parse` knows; their dials are their parameters.
+RULES: dict[str, Callable[..., Weighting]] = {
+    "uniform": uniform,
+    "lazy": lazy,
+    "moreau": moreau,
+    "scale-free-moreau": scale_free_moreau,
 }
 
 
@@ -217,42 +218,37 @@ def parse(text: str) -> Weighting:
     moreau(k=0.1, v=0.2)
     """
     name, _, rest = text.partition(":")
-    if name not in DIALS:
-        close = get_close_matches(name, DIALS, n=1, cutoff=0.5)
+    if name not in RULES:
+        close = get_close_matches(name, RULES, n=1, cutoff=0.5)
         hint = f" (did you mean {close[0]}?)" if close else ""
-        raise ValueError(f"unknown weighting '{name}'{hint}: choose from {', '.join(DIALS)}")
+        raise ValueError(f"unknown weighting '{name}'{hint}: choose from {', '.join(RULES)}")
+    known = signature(RULES[name]).parameters
     dials: dict[str, float] = {}
     for part in filter(None, rest.split(",")):
         key, _, value = part.partition("=")
         if key in dials:
             raise ValueError(f"weighting '{text}': {key} is given twice")
-        if key not in DIALS[name]:
-            takes = " and ".join(DIALS[name]) or "nothing"
+        if key not in known:
+            takes = " and ".join(known) or "nothing"
             raise ValueError(f"weighting '{text}': {name} takes {takes}, not '{key}'")
         try:
             dials[key] = float(value)
         except ValueError:
             raise ValueError(f"weighting '{text}': {key} needs a number, not '{value}'") from None
-    missing = [key for key in DIALS[name] if key not in dials]
-    if missing and name != "scale-free-moreau":  # whose dials have defaults
-        example = ",".join(f"{key}=0.1" for key in DIALS[name])
+    missing = [k for k, p in known.items() if p.default is p.empty and k not in dials]
+    if missing:
+        example = ",".join(f"{key}=0.1" for key in known)
         raise ValueError(
             f"weighting '{text}': {name} needs {' and '.join(missing)}, e.g. {name}:{example}"
         )
-    makers: dict[str, Callable[..., Weighting]] = {
-        "uniform": uniform,
-        "lazy": lazy,
-        "moreau": moreau,
-        "scale-free-moreau": scale_free_moreau,
-    }
-    return makers[name](**dials)
+    return RULES[name](**dials)
 
 
 def as_weighting(weighting: Weighting | Matrix) -> Weighting:
     """Accept a plain function where a weighting is expected."""
     if isinstance(weighting, Weighting):
         return weighting
-    makers: tuple[object, ...] = (uniform, lazy, moreau, scale_free_moreau, own)
+    makers: tuple[object, ...] = (*RULES.values(), own)
     if weighting in makers:
         name = getattr(weighting, "__name__", "")
         raise ValueError(f"weighting = {name}: call it, e.g. weighting.{name}(...)")

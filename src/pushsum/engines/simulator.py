@@ -185,9 +185,7 @@ class Network:
             return weighting.along(senders, receivers, n, d2, (total / positive)[senders])
         d2 = torch.zeros(n, n, dtype=torch.float64)
         d2[holder, heard_node] = live
-        adjacency = torch.zeros(n, n, dtype=torch.bool)
-        adjacency[senders, receivers] = True
-        return weighting.matrix(adjacency, d2)[receivers, senders]
+        return weighting.matrix(self.topology.adjacency(t), d2)[receivers, senders]
 
 
 # --------------------------------------------------------------------------- mixing
@@ -232,23 +230,21 @@ def _in_order(
     turns = [by_receiver[turn == k] for k in range(int(turn.max()) + 1)]
 
     def sums(rows: Tensor) -> Tensor:
+        device = rows.device
         w = weights.to(rows)[:, None]
-        held = torch.empty_like(rows)
-        places = [(e.to(rows.device), senders[e].to(rows.device)) for e in turns]
+        messages = [
+            (senders[k].to(device), receivers[k].to(device), w[k.to(device)]) for k in turns
+        ]
+        held = torch.zeros_like(rows)
         width = max(1, 4 * BLOCK // n)
         for start in range(0, rows.shape[1], width):
             part = slice(start, start + width)
-            # the k-th message of every node that has one; all have a first
-            total = torch.zeros(0)
-            for k, (edges, sent_by) in enumerate(places):
-                given = rows[:, part].index_select(0, sent_by).mul_(w[edges])
-                if k == 0:
-                    total = given
-                elif len(edges) == n:
-                    total += given
+            for sent_by, received_by, weight in messages:  # the k-th of every node that has one
+                given = rows[:, part].index_select(0, sent_by).mul_(weight)
+                if len(received_by) == n:
+                    held[:, part] += given
                 else:
-                    total[receivers[turns[k]].to(rows.device)] += given
-            held[:, part] = total
+                    held[received_by, part] += given
         return held
 
     return sums
