@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from time import perf_counter
 from xml.etree import ElementTree
 
@@ -200,10 +199,10 @@ def test_a_full_disk_leaves_no_half_written_picture(pushsum, tmp_path, monkeypat
     target = tmp_path / "graphs.svg"
     target.write_text("the old picture")
 
-    def full(self: Path, data: bytes) -> int:
-        raise OSError(28, "No space left on device", str(self))
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr("pushsum.files.os.fsync", full)
     code, _, err = pushsum("topology", "full", "--plot", str(target))
     assert code == 2
     assert "No space left on device" in err

@@ -444,7 +444,7 @@ def test_a_failed_write_leaves_the_old_file(
     def fail(*_: object) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr("pushsum.drawing.svg.os.replace", fail)
+    monkeypatch.setattr("pushsum.files.os.fsync", fail)
     with pytest.raises(ValueError, match=r"a\.svg': cannot be written: disk full"):
         save("new", tmp_path / "a.svg")
     assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]

@@ -477,7 +477,7 @@ def test_a_failed_write_leaves_the_old_report(
     def fail(*_: object) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr("pushsum.report.writing.os.replace", fail)
+    monkeypatch.setattr("pushsum.files.os.fsync", fail)
     with pytest.raises(OSError, match="disk full"):
         report.write(tmp_path)
     assert (tmp_path / "report.html").read_bytes() == old

@@ -6,7 +6,6 @@ and holds the hash of the other, so a generation either is complete or does not 
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +13,8 @@ from typing import Any, NamedTuple
 from safetensors.torch import load as tensors_of
 from safetensors.torch import save as bytes_of
 from torch import Tensor
+
+from pushsum import files
 
 KEPT = 2  #: generations
 
@@ -32,9 +33,9 @@ def save(
     """Write a generation; the older ones stay until it is complete."""
     directory.mkdir(parents=True, exist_ok=True)
     content = bytes_of({name: t.detach().cpu().contiguous() for name, t in tensors.items()})
-    write_atomically(directory / f"step-{step}.safetensors", content)
+    files.write(directory / f"step-{step}.safetensors", content)
     about = {"step": step, "sha256": hashlib.sha256(content).hexdigest(), "notes": dict(notes)}
-    write_atomically(directory / f"step-{step}.json", json.dumps(about).encode())
+    files.write(directory / f"step-{step}.json", json.dumps(about).encode())
     for old in generations(directory)[KEPT:]:
         _remove(directory, old)
 
@@ -80,21 +81,3 @@ def load(directory: Path, step: int | None = None) -> Checkpoint:
             f"resume from the one before with --from-step {older[0]}" if older else "none is left"
         )
         raise ValueError(f"{path} is corrupt ({error}): {offer}") from None
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """The file appears complete or not at all, also when the machine stops."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with draft.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -30,6 +30,7 @@ from pushsum import (
     batchnorm,
     checkpoint,
     data,
+    files,
     models,
     protocol,
     topology,
@@ -333,7 +334,7 @@ def run(
             strategy, _ = fastest(experiment.model, F.cross_entropy, x0, experiment.batch(1))
         meta["strategy"] = strategy
         text = yaml.safe_dump(experiment.config.model_dump(mode="json"), sort_keys=False)
-        checkpoint.write_atomically(directory / "config.yaml", text.encode())
+        files.write(directory / "config.yaml", text.encode())
         _write_meta(directory, meta)
         records.touch()
     with _Signals() as signals:
@@ -527,7 +528,7 @@ def last_record(directory: Path) -> dict[str, Any]:
 
 
 def _write_meta(directory: Path, meta: dict[str, Any]) -> None:
-    checkpoint.write_atomically(directory / "meta.json", json.dumps(meta, indent=1).encode())
+    files.write(directory / "meta.json", json.dumps(meta, indent=1).encode())
 
 
 # --------------------------------------------------------------------------- saving, resuming
@@ -598,7 +599,7 @@ def _drop_records_after(path: Path, step: int) -> None:
                 kept.append(line + "\n")
         except ValueError:
             break  # a line that a crash cut short
-    checkpoint.write_atomically(path, "".join(kept).encode())
+    files.write(path, "".join(kept).encode())
 
 
 def _section(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -7,16 +7,14 @@ long the file must be, what it must hold and its SHA-256. Both appear whole or n
 import hashlib
 import json
 import math
-import os
-import secrets
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
+from pushsum import files
 from pushsum.data.formats import refusing
 
 Progress = Callable[[str, int, int | None], None]  #: (what is being done, done, of how many)
@@ -28,7 +26,7 @@ def write(path: Path, arrays: Mapping[str, np.ndarray], about: Mapping[str, Any]
     The sidecar is written last: without it, or with one that does not fit, there is no data set.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _appearing(path) as file:
+    with files.appearing(path) as file:
         np.savez(file, **arrays)  # type: ignore[arg-type] # a stub that takes arrays for a flag
     sidecar = {
         **about,
@@ -39,8 +37,7 @@ def write(path: Path, arrays: Mapping[str, np.ndarray], about: Mapping[str, Any]
             for key, a in arrays.items()
         },
     }
-    with _appearing(path.with_suffix(".json")) as file:
-        file.write(json.dumps(sidecar, indent=2).encode() + b"\n")
+    files.write(path.with_suffix(".json"), json.dumps(sidecar, indent=2).encode() + b"\n")
 
 
 def fault(path: Path, thorough: bool = False) -> str | None:
@@ -113,23 +110,3 @@ def _header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
     )
     shape, _, dtype = read(file)
     return shape, dtype
-
-
-@contextmanager
-def _appearing(path: Path) -> Iterator[IO[bytes]]:
-    """A file that takes its name only when it is complete and on disk."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with temporary.open("xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    if os.name == "posix":
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)  # the new name, too
-        finally:
-            os.close(folder)

@@ -1,11 +1,12 @@
 """The pieces of SVG that graphs and charts share, and saving a picture to a file."""
 
-import os
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib import import_module
 from math import inf
 from pathlib import Path
+
+from pushsum import files
 
 #: Okabe and Ito's colours, which colour-blind readers can tell apart; yellow is too pale for lines.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -119,14 +120,10 @@ def save(svg: str, path: Path) -> None:
     """
     check_target(path)
     content = _png(svg) if path.suffix.lower() == ".png" else svg.encode()
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        draft.write_bytes(content)
-        os.replace(draft, path)
+        files.write(path, content)
     except OSError as error:
         raise ValueError(f"{str(path)!r}: cannot be written: {error.strerror or error}") from None
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def _png(svg: str) -> bytes:

@@ -1,8 +1,8 @@
 """Everything into files."""
 
-import os
 from pathlib import Path
 
+from pushsum import files
 from pushsum.report import formats
 from pushsum.report.page import html
 from pushsum.report.results import collect
@@ -29,14 +29,5 @@ def write(directory: Path, target: Path | None = None) -> dict[str, Path]:
     }
     target.mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
-        _replace(target / name, content)
+        files.write(target / name, content.encode(errors="replace"))
     return {Path(name).suffix[1:]: target / name for name in contents}
-
-
-def _replace(path: Path, content: str) -> None:
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        draft.write_text(content, encoding="utf-8", errors="replace", newline="\n")
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)

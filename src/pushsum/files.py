@@ -1,0 +1,34 @@
+"""Files that appear complete or not at all, also when the disk is full or the machine stops."""
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+
+@contextmanager
+def appearing(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write that takes its name only when it is complete and on disk."""
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with draft.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+    if os.name == "posix":
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)  # the new name, too
+        finally:
+            os.close(folder)
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write a whole file that way."""
+    with appearing(path) as file:
+        file.write(content)
