@@ -13,9 +13,11 @@ import pytest
 import torch
 import yaml
 
-from pushsum import checkpoint, config, experiment
+from pushsum import checkpoint, config, training
+from pushsum.engines.gradients import gradients, stacked_buffers
 from pushsum.engines.simulator import iterate
-from pushsum.experiment import Diverged, Experiment, Sampler, run
+from pushsum.experiment import Experiment, Sampler
+from pushsum.training import Diverged, run
 
 SMALL = ["model.hidden=[8]", "batch=16", "epochs=2", "steps=30", "gradients=loop"]
 
@@ -71,7 +73,7 @@ def test_a_run_that_is_stopped_goes_on_bit_for_bit(overrides, tmp_path):
         if step == 5 and record is None:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    with pytest.raises(experiment.Stopped, match="saved step 5; go on with --resume"):
+    with pytest.raises(training.Stopped, match="saved step 5; go on with --resume"):
         run(experiment_, parts, stop_at)
     run(build(*overrides), parts, resume=True)
     assert without_times(records(parts)) == without_times(records(whole))
@@ -101,9 +103,9 @@ def test_the_run_is_iterate_on_the_same_problem(tmp_path):
     built = build("algorithm.name=SGAP", "topology.name=divide")
     run(built, tmp_path / "run")
     again = build("algorithm.name=SGAP", "topology.name=divide")
-    buffers = experiment.stacked_buffers(again.model, again.n)
+    buffers = stacked_buffers(again.model, again.n)
     loss = torch.nn.functional.cross_entropy
-    compute = experiment.gradients("loop", again.model, loss, buffers)
+    compute = gradients("loop", again.model, loss, buffers)
     *_, last = iterate(
         again.algorithm,
         again.graphs,
@@ -148,7 +150,7 @@ def test_records_say_what_happened(tmp_path):
 
 def test_s_addopt_pushes_twice_as_much():
     one, two = build("algorithm.name=SGP"), build("algorithm.name=S-ADDOPT")
-    assert two.bytes_at(1) - 30 * 16 == 2 * (one.bytes_at(1) - 30 * 16)
+    assert two.bytes_over(36) - 30 * 16 == 2 * (one.bytes_over(36) - 30 * 16)
 
 
 def test_training_works_on_label_skewed_digits(tmp_path):
@@ -185,6 +187,8 @@ def test_published_batches_are_alike_within_a_cluster_and_in_every_pass():
     assert torch.equal(built.batch(1).inputs[0], built.batch(1 + per_pass).inputs[0])
     corrected = build()
     assert not torch.equal(corrected.batch(1).inputs[0], corrected.batch(1).inputs[2])
+    odd = build("published.same_batches=true", "topology.nodes=5")  # clusters of two and three
+    assert odd.sampler.streams == [0, 0, 2, 2, 2]
 
 
 def test_published_restart_sets_everything_back(tmp_path):
@@ -200,15 +204,11 @@ def test_published_restart_sets_everything_back(tmp_path):
     built = build(*overrides)
     assert built.steps_per_epoch == 2
     run(built, tmp_path)
-    state = checkpoint.load(tmp_path / "checkpoints")
-    assert state.notes["restarted"] == 2
+    assert [built.began(step) for step in range(5)] == [0, 0, 2, 2, 2]
     assert [row["step"] for row in records(tmp_path)] == [0, 2, 4]
     assert records(tmp_path)[1]["a"] == {"min": 1.0, "max": 1.0}
-    rate = built.rate
-    built.restarted = 0
-    assert (rate(1), rate(2)) == (0.05, 0.05)
-    built.restarted = 2  # the algorithm counts from 1 again, the schedule does not
-    assert (rate(1), rate(2)) == pytest.approx((0.005, 0.005))
+    assert checkpoint.load(tmp_path / "checkpoints").notes["memory"] == [2, 1]  # graphs from t = 1
+    assert [built.rate(t) for t in (1, 2, 3, 4)] == pytest.approx([0.05, 0.05, 0.005, 0.005])
 
 
 def test_published_switches_change_what_they_say(tmp_path):
@@ -290,7 +290,7 @@ def test_an_infinite_gradient_names_the_tensor(tmp_path):
     name = built.layout.names[-1]
     view[name][0] = float("inf")
     with pytest.raises(Diverged, match=f"node 2 diverged at step 7: the gradient of {name}"):
-        experiment._refuse_infinite(built, g, torch.zeros(6), 7)
+        training._refuse_infinite(built, g, torch.zeros(6), 7)
 
 
 def test_a_full_disk_leaves_the_old_checkpoint(tmp_path, monkeypatch):
@@ -366,7 +366,7 @@ def test_going_on_from_an_older_checkpoint_forgets_the_newer(tmp_path):
         if step == older + 1 and record is None:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    with pytest.raises(experiment.Stopped):
+    with pytest.raises(training.Stopped):
         run(build(*overrides), tmp_path, stop, resume=True, from_step=older)
     assert newest not in checkpoint.generations(tmp_path / "checkpoints")
     assert json.loads((tmp_path / "meta.json").read_text())["finished"] is False
@@ -379,26 +379,20 @@ def test_a_signal_during_an_evaluation_is_obeyed_at_once(tmp_path):
     built = build(*overrides)
     whole = tmp_path / "whole"
     run(build(*overrides), whole)
-    asked = 0
+    asked, original = 0, built.evaluate
 
-    def poll() -> bool:
-        nonlocal asked
-        asked += 1
-        if asked == 50:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return stopping()
+    def evaluate(x, y, buffers, t, stopping):
+        def asking() -> bool:
+            nonlocal asked
+            asked += 1
+            if asked == 50:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return stopping()
 
-    original = built.evaluate
+        return original(x, y, buffers, t, asking)
 
-    def evaluate(*arguments):
-        nonlocal stopping
-        if built.stopping is not poll:
-            stopping, built.stopping = built.stopping, poll
-        return original(*arguments)
-
-    stopping = built.stopping
     built.evaluate = evaluate
-    with pytest.raises(experiment.Stopped, match="saved step 0"):
+    with pytest.raises(training.Stopped, match="saved step 0"):
         run(built, tmp_path / "cut")
     assert asked < 60
     assert records(tmp_path / "cut") == []

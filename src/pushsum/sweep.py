@@ -24,8 +24,9 @@ from typing import Any
 
 import yaml
 
-from pushsum import experiment
+from pushsum import training
 from pushsum.config import Config, parse, set_value
+from pushsum.experiment import Experiment
 
 Progress = Callable[["Cell", str], None]  #: (cell, 'started' | 'skipped' | 'finished' | reason)
 
@@ -181,8 +182,8 @@ def run_cell(cell: Cell, directory: Path) -> str:
         if not resume:
             for leftover in ("meta.json", "records.jsonl", "config.yaml"):
                 (directory / leftover).unlink(missing_ok=True)
-        experiment.run(experiment.Experiment(cell.config), directory, resume=resume)
-    except experiment.Stopped as stopped:
+        training.run(Experiment(cell.config), directory, resume=resume)
+    except training.Stopped as stopped:
         if multiprocessing.parent_process() is None:
             raise
         return str(stopped)

@@ -86,7 +86,7 @@ def _train(into: Path, epochs: int, seed: int) -> list[dict[str, Any]]:
     from pushsum import report, sweep
     from pushsum.cli.run import run_cells
     from pushsum.engines.memory import keep_freed_memory
-    from pushsum.experiment import last_record
+    from pushsum.training import last_record
 
     keep_freed_memory()
     cells = sweep.read("digits", [f"epochs={epochs}", f"seed={seed}"])

@@ -102,7 +102,7 @@ def _train(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
     from rich.progress import TimeRemainingColumn as Remaining
 
-    from pushsum import experiment
+    from pushsum import training
 
     console = Console(stderr=True)
     look = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Remaining())
@@ -117,8 +117,8 @@ def _train(
                 write(record)
 
         try:
-            record = experiment.run(built, into, progress, resume, from_step)
-        except experiment.Stopped as stopped:
+            record = training.run(built, into, progress, resume, from_step)
+        except training.Stopped as stopped:
             bar.stop()
             print(f"pushsum: {stopped}", file=sys.stderr)
             raise typer.Exit(130) from None
@@ -239,7 +239,7 @@ def run_cells(
     from rich.progress import TimeRemainingColumn as Remaining
 
     from pushsum import sweep as sweeps
-    from pushsum.experiment import Stopped
+    from pushsum.training import Stopped
 
     console = Console(stderr=True)
     look = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Remaining())

@@ -134,16 +134,23 @@ class Snapshot(NamedTuple):
 
 
 class Network:
-    """The exchange of the simulator."""
+    """The exchange of the simulator.
 
-    def __init__(self, topology: Topology) -> None:
+    Args:
+        topology: who sends to whom.
+        start: the step after which the sequence of graphs begins.
+    """
+
+    def __init__(self, topology: Topology, start: int = 0) -> None:
         self.topology = topology
+        self.start = start
         self.period = topology.period  # raises here if the graphs do not connect the nodes
         self.seconds = {"weighting": 0.0, "mixing": 0.0}  # what the exchanges have cost so far
 
     def push(self, t: int, weighting: Weighting, values: Sequence[Tensor], memory: Any) -> Pushed:
         """Lines 3-7 of Algorithm 1; see `pushsum.protocol.Exchange`."""
         snapshots: tuple[Snapshot, ...] = memory or ()
+        t -= self.start
         edges = self.topology.edges(t)
         start = perf_counter()
         weights = self._weights(t, edges, weighting, snapshots)
