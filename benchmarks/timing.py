@@ -5,13 +5,20 @@ from statistics import median
 from time import perf_counter
 
 
-def interleaved(pieces: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Median seconds of each piece; every round times all of them once, after one round unseen."""
+def interleaved(
+    pieces: Mapping[str, Callable[[], object]], rounds: int, repeats: int = 1
+) -> dict[str, float]:
+    """Median seconds of each piece; every round times all of them once, after one round unseen.
+
+    What takes milliseconds is repeated within a round: the caches and threads that the piece
+    before left behind are not what is measured.
+    """
     times: dict[str, list[float]] = {name: [] for name in pieces}
     for number in range(rounds + 1):
         for name, piece in pieces.items():
             start = perf_counter()
-            piece()
+            for _ in range(repeats):
+                piece()
             if number:
-                times[name].append(perf_counter() - start)
+                times[name].append((perf_counter() - start) / repeats)
     return {name: median(seconds) for name, seconds in times.items()}

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from pushsum import algorithms
@@ -20,7 +21,8 @@ from pushsum.topology import NEVER, Topology
 from pushsum.weighting import Shares, Weighting, dense
 
 FEW_NODES = 256  #: up to here an (n, n) matrix is cheap; above, only lists of edges are kept
-LONG = 2048  #: rows from here on are worth a pass of their own
+SPARSE = 16  #: a matrix product does this many zeros in the time of one gathered row
+LONG = 2**15  #: rows from here on are worth a pass of their own
 BLOCK = 2**18  #: elements of a work array that stay in a core's cache
 
 Gradient = Callable[[Tensor, int], Tensor]
@@ -203,26 +205,47 @@ def mixer(n: int, edges: Tensor, weights: Tensor) -> Callable[[Tensor], Tensor]:
 
     In float64 and for many nodes, each node adds up what it received in the order of the senders,
     one rounded product after the other, so that the result does not depend on how many threads
-    or processes did it. Below that precision a few nodes are one matrix product, in float32.
+    or processes did it. Below that precision a few nodes are one product with a matrix, or with
+    its non-zero entries where they are few, in float32.
     """
     senders, receivers = edges
     in_order = _in_order(n, senders, receivers, weights)
+    product = _sparse_product if SPARSE * len(weights) <= n**2 else _dense_product
 
     def mix(value: Tensor) -> Tensor:
         rows = value.reshape(n, -1)
         if value.dtype == torch.float64 or n > FEW_NODES:
             return in_order(rows).reshape(value.shape)
-        W = _float32_matrix(n, senders, receivers, weights).to(rows.device)
-        return torch.mm(W, rows.float()).to(value.dtype).reshape(value.shape)
+        given = _float32_weights(n, senders, receivers, weights)
+        mixed = product(rows.float(), senders, receivers, given)
+        return mixed.to(value.dtype).reshape(value.shape)
 
     return mix
 
 
-def _float32_matrix(n: int, senders: Tensor, receivers: Tensor, weights: Tensor) -> Tensor:
-    """W in float32 with columns that sum to exactly 1, so that the average does not drift."""
-    W = dense(n, senders, receivers, (weights * 2**24).round() / 2**24)
-    W.fill_diagonal_(0)
-    return (W + torch.diag(1 - W.sum(0))).float()
+def _float32_weights(n: int, senders: Tensor, receivers: Tensor, weights: Tensor) -> Tensor:
+    """Weights that float32 can hold and that sum to exactly 1 by sender: no average drifts."""
+    home = senders == receivers
+    given = torch.where(home, 0.0, (weights * 2**24).round() / 2**24)
+    kept = 1 - torch.zeros(n, dtype=torch.float64).index_add_(0, senders, given)
+    return torch.where(home, kept[senders], given).float()
+
+
+def _dense_product(rows: Tensor, senders: Tensor, receivers: Tensor, weights: Tensor) -> Tensor:
+    return torch.mm(dense(len(rows), senders, receivers, weights).to(rows.device), rows)
+
+
+def _sparse_product(rows: Tensor, senders: Tensor, receivers: Tensor, weights: Tensor) -> Tensor:
+    """A bag of weighted rows for every receiver, which has at least its own."""
+    by_receiver = receivers.argsort(stable=True)
+    first = torch.searchsorted(receivers[by_receiver], torch.arange(len(rows)))
+    return F.embedding_bag(
+        senders[by_receiver].to(rows.device),
+        rows,
+        first.to(rows.device),
+        mode="sum",
+        per_sample_weights=weights[by_receiver].to(rows.device),
+    )
 
 
 def _in_order(
@@ -283,31 +306,32 @@ def squared_distances(
     every digit in float32 when nodes nearly agree.
     """
     d2 = torch.zeros(len(holders), dtype=torch.float64)
+    others = (steps != NEVER) & (holders != heard)
     for step, x in snapshots:
-        (of_step,) = ((steps == step) & (steps != NEVER)).nonzero(as_tuple=True)
+        (of_step,) = ((steps == step) & others).nonzero(as_tuple=True)
         if len(of_step) > 0:
             i, j = holders[of_step], heard[of_step]
-            by_pair = _long_rows if x.shape[1] >= LONG else _short_rows
-            d2[of_step] = by_pair(snapshots[0].x, x, i, j)
+            d2[of_step] = _between_rows(snapshots[0].x, x, i, j)
     return d2
 
 
-def _long_rows(own: Tensor, other: Tensor, i: Tensor, j: Tensor) -> Tensor:
+def _between_rows(own: Tensor, other: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    """||own[i] - other[j]||^2 for lists of rows, in at least float32."""
+    by_pair = _long_rows if own.shape[1] >= LONG else _short_rows
+    d2 = by_pair(own, other, i, j, torch.promote_types(own.dtype, torch.float32))
+    extreme = ~((d2 > 1e-30) & (d2 < 1e30))  # perhaps beyond float32's reach
+    if extreme.any():
+        d2[extreme] = by_pair(own, other, i[extreme], j[extreme], torch.float64)
+    return d2
+
+
+def _long_rows(own: Tensor, other: Tensor, i: Tensor, j: Tensor, kind: torch.dtype) -> Tensor:
+    """All pairs within a block of columns that stays in the cache."""
     pairs = list(zip(i.tolist(), j.tolist(), strict=True))
     if own is other:  # ||x_i - x_j|| = ||x_j - x_i||
         pairs = [(min(pair), max(pair)) for pair in pairs]
-    distances = _by_block(own, other, pairs, torch.promote_types(own.dtype, torch.float32))
-    extreme = [pair for pair, d2 in distances.items() if not 1e-30 < d2 < 1e30]
-    distances |= _by_block(own, other, extreme, torch.float64)  # perhaps beyond float32's reach
-    return torch.tensor([distances[pair] for pair in pairs], dtype=torch.float64)
-
-
-def _by_block(
-    own: Tensor, other: Tensor, pairs: Sequence[tuple[int, int]], kind: torch.dtype
-) -> dict[tuple[int, int], float]:
-    """Squared distances of pairs of rows; all pairs within a block that stays in the cache."""
     distances = dict.fromkeys(pairs, 0.0)
-    d = own.shape[1] if pairs else 0
+    d = own.shape[1]
     work = torch.empty(min(BLOCK, d), dtype=kind, device=own.device)
     for first in range(0, d, BLOCK):
         block = slice(first, first + BLOCK)
@@ -316,16 +340,18 @@ def _by_block(
                 own[p, block].to(kind), other[q, block].to(kind), out=work[: d - first]
             )
             distances[p, q] += torch.dot(difference, difference).item()
-    return distances
+    return torch.tensor([distances[pair] for pair in pairs], dtype=torch.float64)
 
 
-def _short_rows(own: Tensor, other: Tensor, i: Tensor, j: Tensor) -> Tensor:
-    size = max(1, 4 * BLOCK // own.shape[1])
-    parts = [
-        (own[i[k : k + size]].double() - other[j[k : k + size]].double()).square_().sum(1)
-        for k in range(0, len(i), size)
-    ]
-    return torch.cat(parts).cpu()
+def _short_rows(own: Tensor, other: Tensor, i: Tensor, j: Tensor, kind: torch.dtype) -> Tensor:
+    """Some pairs at a time, so that their differences stay in the cache."""
+    d2 = torch.empty(len(i), dtype=torch.float64)
+    size = max(1, 2 * BLOCK // own.shape[1])
+    for first in range(0, len(i), size):
+        some = slice(first, first + size)
+        difference = own[i[some]].to(kind) - other[j[some]].to(kind)
+        d2[some] = difference.square_().sum(1)
+    return d2
 
 
 def _look_up(keys: Tensor, values: Tensor, wanted: Tensor) -> Tensor:
