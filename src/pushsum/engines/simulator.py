@@ -16,14 +16,13 @@ from torch import Tensor
 
 from pushsum import algorithms
 from pushsum.algorithms import Algorithm
+from pushsum.engines.arithmetic import BLOCK, distances, float32_weights
 from pushsum.protocol import Pushed
 from pushsum.topology import NEVER, Topology
 from pushsum.weighting import Shares, Weighting, dense
 
 FEW_NODES = 256  #: up to here an (n, n) matrix is cheap; above, only lists of edges are kept
 SPARSE = 16  #: a matrix product does this many zeros in the time of one gathered row
-LONG = 2**15  #: rows from here on are worth a pass of their own
-BLOCK = 2**18  #: elements of a work array that stay in a core's cache
 
 Gradient = Callable[[Tensor, int], Tensor]
 
@@ -216,19 +215,11 @@ def mixer(n: int, edges: Tensor, weights: Tensor) -> Callable[[Tensor], Tensor]:
         rows = value.reshape(n, -1)
         if value.dtype == torch.float64 or n > FEW_NODES:
             return in_order(rows).reshape(value.shape)
-        given = _float32_weights(n, senders, receivers, weights)
+        given = float32_weights(n, senders, receivers, weights)
         mixed = product(rows.float(), senders, receivers, given)
         return mixed.to(value.dtype).reshape(value.shape)
 
     return mix
-
-
-def _float32_weights(n: int, senders: Tensor, receivers: Tensor, weights: Tensor) -> Tensor:
-    """Weights that float32 can hold and that sum to exactly 1 by sender: no average drifts."""
-    home = senders == receivers
-    given = torch.where(home, 0.0, (weights * 2**24).round() / 2**24)
-    kept = 1 - torch.zeros(n, dtype=torch.float64).index_add_(0, senders, given)
-    return torch.where(home, kept[senders], given).float()
 
 
 def _dense_product(rows: Tensor, senders: Tensor, receivers: Tensor, weights: Tensor) -> Tensor:
@@ -294,63 +285,19 @@ def _segment_sums(rows: Tensor, senders: Tensor, receivers: Tensor, weights: Ten
     return held
 
 
-# --------------------------------------------------------------------------- distances
-
-
 def squared_distances(
     holders: Tensor, heard: Tensor, steps: Tensor, snapshots: Sequence[Snapshot]
 ) -> Tensor:
     """||x_ii^(buff) - x_ij^(buff)||^2 for a list of buffers (i, j, step j was heard); float64.
 
-    The own entry is what node i pushed in the last step. By subtraction: the Gram identity loses
-    every digit in float32 when nodes nearly agree.
+    The own entry is what node i pushed in the last step.
     """
     d2 = torch.zeros(len(holders), dtype=torch.float64)
     others = (steps != NEVER) & (holders != heard)
     for step, x in snapshots:
         (of_step,) = ((steps == step) & others).nonzero(as_tuple=True)
         if len(of_step) > 0:
-            i, j = holders[of_step], heard[of_step]
-            d2[of_step] = _between_rows(snapshots[0].x, x, i, j)
-    return d2
-
-
-def _between_rows(own: Tensor, other: Tensor, i: Tensor, j: Tensor) -> Tensor:
-    """||own[i] - other[j]||^2 for lists of rows, in at least float32."""
-    by_pair = _long_rows if own.shape[1] >= LONG else _short_rows
-    d2 = by_pair(own, other, i, j, torch.promote_types(own.dtype, torch.float32))
-    extreme = ~((d2 > 1e-30) & (d2 < 1e30))  # perhaps beyond float32's reach
-    if extreme.any():
-        d2[extreme] = by_pair(own, other, i[extreme], j[extreme], torch.float64)
-    return d2
-
-
-def _long_rows(own: Tensor, other: Tensor, i: Tensor, j: Tensor, kind: torch.dtype) -> Tensor:
-    """All pairs within a block of columns that stays in the cache."""
-    pairs = list(zip(i.tolist(), j.tolist(), strict=True))
-    if own is other:  # ||x_i - x_j|| = ||x_j - x_i||
-        pairs = [(min(pair), max(pair)) for pair in pairs]
-    distances = dict.fromkeys(pairs, 0.0)
-    d = own.shape[1]
-    work = torch.empty(min(BLOCK, d), dtype=kind, device=own.device)
-    for first in range(0, d, BLOCK):
-        block = slice(first, first + BLOCK)
-        for p, q in distances:
-            difference = torch.sub(
-                own[p, block].to(kind), other[q, block].to(kind), out=work[: d - first]
-            )
-            distances[p, q] += torch.dot(difference, difference).item()
-    return torch.tensor([distances[pair] for pair in pairs], dtype=torch.float64)
-
-
-def _short_rows(own: Tensor, other: Tensor, i: Tensor, j: Tensor, kind: torch.dtype) -> Tensor:
-    """Some pairs at a time, so that their differences stay in the cache."""
-    d2 = torch.empty(len(i), dtype=torch.float64)
-    size = max(1, 2 * BLOCK // own.shape[1])
-    for first in range(0, len(i), size):
-        some = slice(first, first + size)
-        difference = own[i[some]].to(kind) - other[j[some]].to(kind)
-        d2[some] = difference.square_().sum(1)
+            d2[of_step] = distances(snapshots[0].x, x, holders[of_step], heard[of_step])
     return d2
 
 

@@ -1,0 +1,82 @@
+"""The sums that every engine must do alike, so that they agree to the last bit.
+
+Distances are by subtraction: the Gram identity loses every digit in float32 when nodes nearly
+agree. Long rows are taken in blocks of columns, in order, so that a message may be looked at
+block by block while the rest of it is still under way.
+"""
+
+import torch
+from torch import Tensor
+
+LONG = 2**15  #: rows from here on are taken in blocks
+BLOCK = 2**18  #: elements of a work array that stay in a core's cache
+
+
+def distances(own: Tensor, other: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    """||own[i] - other[j]||^2 for lists of rows; float64."""
+    by_pair = _long_rows if own.shape[1] >= LONG else _short_rows
+    return by_pair(own, other, i, j)
+
+
+def block_distances(own: Tensor, other: Tensor) -> list[float]:
+    """The squared distance of two pieces of long rows, block by block; their sum is the whole."""
+    work = _work(own)
+    return [
+        _block_distance(own[first : first + BLOCK], other[first : first + BLOCK], work)
+        for first in range(0, len(own), BLOCK)
+    ]
+
+
+def _block_distance(own: Tensor, other: Tensor, work: Tensor) -> float:
+    difference = torch.sub(own.to(work.dtype), other.to(work.dtype), out=work[: len(own)])
+    d2 = torch.dot(difference, difference).item()
+    if 1e-30 < d2 < 1e30:
+        return d2
+    difference = own.double() - other.double()  # perhaps beyond float32's reach
+    return torch.dot(difference, difference).item()
+
+
+def _long_rows(own: Tensor, other: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    """All pairs within a block of columns that stays in the cache."""
+    pairs = list(zip(i.tolist(), j.tolist(), strict=True))
+    if own is other:  # ||x_i - x_j|| = ||x_j - x_i||
+        pairs = [(min(pair), max(pair)) for pair in pairs]
+    d2 = dict.fromkeys(pairs, 0.0)
+    work = _work(own[0])
+    for first in range(0, own.shape[1], BLOCK):
+        block = slice(first, first + BLOCK)
+        for p, q in d2:
+            d2[p, q] += _block_distance(own[p, block], other[q, block], work)
+    return torch.tensor([d2[pair] for pair in pairs], dtype=torch.float64)
+
+
+def _work(row: Tensor) -> Tensor:
+    kind = torch.promote_types(row.dtype, torch.float32)
+    return torch.empty(min(BLOCK, len(row)), dtype=kind, device=row.device)
+
+
+def _short_rows(own: Tensor, other: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    """Some pairs at a time, so that their differences stay in the cache."""
+    d2 = _some_at_a_time(own, other, i, j, torch.promote_types(own.dtype, torch.float32))
+    extreme = ~((d2 > 1e-30) & (d2 < 1e30))  # perhaps beyond float32's reach
+    if extreme.any():
+        d2[extreme] = _some_at_a_time(own, other, i[extreme], j[extreme], torch.float64)
+    return d2
+
+
+def _some_at_a_time(own: Tensor, other: Tensor, i: Tensor, j: Tensor, kind: torch.dtype) -> Tensor:
+    d2 = torch.empty(len(i), dtype=torch.float64)
+    size = max(1, 2 * BLOCK // own.shape[1])
+    for first in range(0, len(i), size):
+        some = slice(first, first + size)
+        difference = own[i[some]].to(kind) - other[j[some]].to(kind)
+        d2[some] = difference.square_().sum(1)
+    return d2
+
+
+def float32_weights(n: int, senders: Tensor, receivers: Tensor, weights: Tensor) -> Tensor:
+    """Weights that float32 can hold and that sum to exactly 1 by sender: no average drifts."""
+    home = senders == receivers
+    given = torch.where(home, 0.0, (weights * 2**24).round() / 2**24)
+    kept = 1 - torch.zeros(n, dtype=torch.float64).index_add_(0, senders, given)
+    return torch.where(home, kept[senders], given).float()

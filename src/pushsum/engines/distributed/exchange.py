@@ -1,0 +1,351 @@
+"""The exchange between processes: every process is one node and holds one row.
+
+Weights of step t come from the buffers as step t-1 left them. A node looks at what it receives
+block by block while the rest is under way, so that the squared distances for the weights of
+step t+1 are known as soon as the last block of step t has arrived. That is the paper's arrangement
+(Fig. 1: weights are computed while parameters are on the wire) one step earlier, and it has three
+merits: w travels in front of x, a block is added up as it arrives, and one buffer per in-neighbour
+is enough, since nothing of step t-1 is needed while step t arrives.
+
+Sums are in the order of the senders, as the simulator's: in float64 both agree bit for bit.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import product
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from pushsum.engines.arithmetic import (
+    BLOCK,
+    LONG,
+    block_distances,
+    distances,
+)
+from pushsum.engines.distributed.messages import Mail, Message
+from pushsum.engines.distributed.peers import PeerLost, Peers
+from pushsum.protocol import Pushed
+from pushsum.topology import NEVER, Topology
+from pushsum.weighting import Shares, Weighting
+
+BUCKET = 4 * BLOCK  #: elements that travel as one message
+
+
+class Heard(NamedTuple):
+    """What a peer pushed when it was last heard."""
+
+    step: int
+    x: Tensor  #: (d,)
+
+
+class Memory(NamedTuple):
+    """A node's buffers, and how far they are from what it pushed itself: for the next step."""
+
+    heard: dict[int, Heard]
+    d2: dict[int, float]
+
+
+@dataclass
+class Ledger:
+    """Where the time of the exchanges went, in seconds, and the bytes that were sent.
+
+    `transfer` is how long messages were under way, and `waiting` the part of it in which the
+    process could do nothing else. `weighting_exposed` is the part of `weighting` for which no
+    message was under way.
+    """
+
+    bytes: int = 0
+    seconds: dict[str, float] = field(
+        default_factory=lambda: dict.fromkeys(
+            ("weighting", "weighting_exposed", "mixing", "transfer", "waiting"), 0.0
+        )
+    )
+
+    @contextmanager
+    def spend(self, *names: str) -> Iterator[None]:
+        """Add the time of a block under these names."""
+        start = perf_counter()
+        yield
+        spent = perf_counter() - start
+        for name in names:
+            self.seconds[name] += spent
+
+
+class Exchange:
+    """Lines 3-7 of Algorithm 1 by messages; see `pushsum.protocol.Exchange`.
+
+    Args:
+        peers: the processes; they have agreed on everything that sizes depend on.
+        topology: who sends to whom.
+        wire: the dtype that parameters travel in; None: their own. A sender keeps what rounding
+            took from the receivers, so that the network's sum stays what it was.
+        start: the step after which the sequence of graphs begins.
+    """
+
+    def __init__(
+        self, peers: Peers, topology: Topology, wire: torch.dtype | None = None, start: int = 0
+    ) -> None:
+        self.peers, self.topology, self.wire, self.start = peers, topology, wire, start
+        self.period = topology.period  # raises here if the graphs do not connect the nodes
+        self.ledger = Ledger()
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """What the exchanges have cost so far."""
+        return self.ledger.seconds
+
+    def push(self, t: int, weighting: Weighting, values: Sequence[Tensor], memory: Any) -> Pushed:
+        """Lines 3-7; the second of `values` is a, the others are (1, d)."""
+        x, a, *more = values
+        rows = [x[0], *(value[0] for value in more)]
+        step = Step(self, t, weighting, a, memory, rows, [torch.empty_like(r) for r in rows])
+        for bucket in reversed(step.buckets):
+            step.send(bucket)
+        for _ in step.arrivals():
+            pass
+        first, *others = (held[None] for held in step.held)
+        return Pushed((first, step.a, *others), step.memory(), step.weights)
+
+    def weights(self, t: int, weighting: Weighting, d2: dict[int, float]) -> tuple[Tensor, Tensor]:
+        """To whom this node gives what in step t: receivers (K,) in order, weights (K,) float64."""
+        n, node = self.topology.n, self.peers.rank
+        if not isinstance(weighting, Shares):
+            row = torch.zeros(n, n, dtype=torch.float64)
+            for peer, value in d2.items():
+                row[node, peer] = value
+            adjacency = self.topology.adjacency(t)
+            (receivers,) = adjacency[node].nonzero(as_tuple=True)
+            return receivers, weighting.matrix(adjacency, row)[receivers, node]
+        senders, receivers = self.topology.edges(t)
+        receivers = receivers[senders == node]
+        near = torch.tensor([d2.get(j, 0.0) for j in receivers.tolist()], dtype=torch.float64)
+        total, positive = 0.0, 0
+        for peer in sorted(d2):
+            total += d2[peer]
+            positive += d2[peer] > 0
+        scale = torch.full_like(near, total / max(1, positive))
+        own = torch.full_like(receivers, node)
+        return receivers, weighting.along(own, receivers, n, near, scale)
+
+    def wanted(self, t: int, weighting: Weighting) -> dict[int, int]:
+        """Whose distance the weights of step t look at: peer -> the step it was heard."""
+        node = self.peers.rank
+        if weighting.sight == "nothing":
+            return {}
+        if weighting.sight == "neighbours":
+            senders, receivers = self.topology.edges(t)
+            mine = (senders == node) & (receivers != node)
+            pairs = zip(receivers[mine], self.topology.last_heard(t)[mine], strict=True)
+            return {int(peer): int(step) for peer, step in pairs if int(step) != NEVER}
+        holders, heard, steps = self.topology.buffers(t)
+        mine = holders == node
+        return {int(j): int(s) for j, s in zip(heard[mine], steps[mine], strict=True)}
+
+    def lifetime(self, weighting: Weighting) -> int:
+        """For how many steps something heard may still be looked at."""
+        if weighting.sight == "nothing":
+            return 0
+        return self.topology.lookback if weighting.sight == "neighbours" else self.period
+
+
+class Step:
+    """One exchange under way: buckets leave as they become ready, then everything arrives.
+
+    Args:
+        exchange: between whom.
+        t: the step.
+        weighting: how this node divides what it gives.
+        a: (1,) its scalar.
+        memory: what the step before left; its tensors are used up.
+        rows: the (d,) vectors to push; a bucket of them must be ready when it is sent.
+        held: where to put what the node holds afterwards; may be the rows themselves.
+    """
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        t: int,
+        weighting: Weighting,
+        a: Tensor,
+        memory: Memory | None,
+        rows: Sequence[Tensor],
+        held: Sequence[Tensor],
+    ) -> None:
+        self.t, self.rows, self.held = t, rows, held
+        self.node, self.peers, self.ledger = exchange.peers.rank, exchange.peers, exchange.ledger
+        self.mail = Mail(exchange.peers, t)
+        self._own_a = float(a)
+        local = self._local = t - exchange.start
+        heard, d2 = memory or Memory({}, {})
+        with self.ledger.spend("weighting", "weighting_exposed"):
+            receivers, self.weights = exchange.weights(local, weighting, d2)
+            self._next_wanted = exchange.wanted(local + 1, weighting)
+        self._given = dict(zip(receivers.tolist(), self.weights.tolist(), strict=True))
+        senders, receivers = exchange.topology.edges(local)
+        self.sources = [j for j in senders[receivers == self.node].tolist() if j != self.node]
+        self.targets = [j for j in self._given if j != self.node]
+        self._keep_from = local + 2 - exchange.lifetime(weighting)
+        self._heard = {j: h for j, h in heard.items() if h.step >= self._keep_from - 1}
+        spare = [h.x for j, h in heard.items() if j not in self._heard]
+        d, kind = len(rows[0]), exchange.wire or rows[0].dtype
+        self.buckets = [slice(b, min(d, b + BUCKET)) for b in range(0, d, BUCKET)]
+        reduced = kind != rows[0].dtype
+        self._out = [torch.empty_like(r, dtype=kind) if reduced else r for r in rows]
+        self._in = [{j: self._inbox(j, out, spare) for j in self.sources} for out in self._out]
+        self._d2: dict[int, dict[int, float]] = {}
+        self._began: float | None = None
+
+    def _inbox(self, peer: int, like: Tensor, spare: list[Tensor]) -> Tensor:
+        """Where a peer's vector goes: over its last one, or one that nobody needs any more."""
+        if peer in self._heard:
+            return self._heard.pop(peer).x
+        return spare.pop() if spare else torch.empty_like(like)
+
+    def _tag(self, place: int, bucket: slice) -> int:
+        number: int = bucket.start // BUCKET
+        return 1 + place * len(self.buckets) + number
+
+    # ----------------------------------------------------------------- line 4
+
+    def send(self, bucket: slice) -> None:
+        """Push this part of every vector, and expect the peers' same parts."""
+        if self._began is None:
+            self._begin()
+        for place, (row, out) in enumerate(zip(self.rows, self._out, strict=True)):
+            tag, inboxes = self._tag(place, bucket), self._in[place]
+            if out is not row:
+                out[bucket] = row[bucket]
+            self.mail.post(
+                [Message(j, tag, out[bucket]) for j in self.targets],
+                [Message(j, tag, inboxes[j][bucket]) for j in self.sources],
+            )
+
+    def _begin(self) -> None:
+        """The heads of all messages: step, a and w."""
+        self._began = perf_counter()
+
+        def head(*numbers: float) -> Tensor:
+            return torch.tensor(numbers, dtype=torch.float64, device=self.rows[0].device)
+
+        self._heads = {j: head(0, 0, 0) for j in self.sources}
+        self.mail.post(
+            [Message(j, 0, head(self.t, self._own_a, self._given[j])) for j in self.targets],
+            [Message(j, 0, box) for j, box in self._heads.items()],
+        )
+
+    # ----------------------------------------------------------------- lines 5-7
+
+    def arrivals(self) -> Iterator[slice]:
+        """Wait for everything; yields each bucket once `held` has it."""
+        assert self._began is not None
+        own, seconds = self._out[0], self.ledger.seconds
+        with self.ledger.spend("weighting"):
+            for j, step in self._next_wanted.items():
+                if step < self._local:
+                    self._look(j, self._heard[j].x, own, slice(0, len(own)))
+        weights = self._weights_of_vectors()
+        for bucket in reversed(self.buckets):
+            for j in self.sources:
+                self.mail.wait(j, self._tag(0, bucket))
+                if j in self._next_wanted:
+                    exposed = ("weighting_exposed",) if self.mail.complete else ()
+                    with self.ledger.spend("weighting", *exposed):
+                        self._look(j, self._in[0][j], own, bucket)
+            for place, held in enumerate(self.held):
+                tag = self._tag(place, bucket)
+                if place > 0:
+                    for j in self.sources:
+                        self.mail.wait(j, tag)
+                if held is self.rows[place]:
+                    self.mail.wait_for_sent(tag)
+                with self.ledger.spend("mixing"):
+                    self._mix(place, held, bucket, weights)
+            yield bucket
+        for place, bucket in product(range(len(self.rows)), self.buckets):
+            self.mail.wait_for_sent(self._tag(place, bucket))
+        self.mail.wait_for_sent(0)
+        if self.sources or self.targets:
+            seconds["transfer"] += perf_counter() - self._began
+        seconds["waiting"] += self.mail.waited
+        self.ledger.bytes += self.mail.bytes
+
+    @cached_property
+    def scalars(self) -> dict[int, tuple[float, float]]:
+        """Of every node that gives to this one, itself included, in order: a and w."""
+        known = {self.node: (self._own_a, self._given[self.node])}
+        for j in self.sources:
+            self.mail.wait(j, 0)
+            t, a, w = self._heads[j].tolist()
+            if t != self.t:
+                raise PeerLost(
+                    f"node {j} is at step {t:g}, this node at step {self.t}: "
+                    "all nodes must take the same steps"
+                )
+            known[j] = a, w
+        return dict(sorted(known.items()))
+
+    @cached_property
+    def a(self) -> Tensor:
+        """a^(t) = sum_j w_ij a_j, (1,)."""
+        total = 0.0
+        for a, w in self.scalars.values():
+            total += a * w
+        return torch.tensor([total], dtype=torch.float64)
+
+    def memory(self) -> Memory:
+        """What the next step needs."""
+        for j in self.sources:
+            self._heard[j] = Heard(self._local, self._in[0][j])
+        return Memory(self._heard, {j: _sum(self._d2[j]) for j in self._next_wanted})
+
+    def _look(self, peer: int, theirs: Tensor, own: Tensor, bucket: slice) -> None:
+        """How far what a peer pushed is from what this node pushed itself."""
+        found = self._d2.setdefault(peer, {})
+        if len(own) < LONG:
+            only = torch.zeros(1, dtype=torch.int64)
+            found[0] = distances(own[None], theirs[None], only, only).item()
+            return
+        parts = block_distances(own[bucket], theirs[bucket])
+        found |= dict(zip(range(bucket.start, bucket.stop, BLOCK), parts, strict=True))
+
+    def _weights_of_vectors(self) -> dict[int, float]:
+        """The weights that x is added up with: float32 vectors need weights of as many bits."""
+        if self.rows[0].dtype == torch.float64:
+            return {j: w for j, (_, w) in self.scalars.items()}
+        away = sum(_rounded(w) for j, w in self._given.items() if j != self.node)
+        others = {j: _rounded(w) for j, (_, w) in self.scalars.items()}
+        return others | {self.node: 1 - away}
+
+    def _mix(self, place: int, held: Tensor, bucket: slice, weights: dict[int, float]) -> None:
+        """x^(t) = sum_j w_ij x_j, in the order of the senders, block by block."""
+        row, out, inboxes = self.rows[place], self._out[place], self._in[place]
+        kind = torch.promote_types(row.dtype, torch.float32)
+        for first in range(bucket.start, bucket.stop, BLOCK):
+            part = slice(first, min(bucket.stop, first + BLOCK))
+            total: Any = None
+            for j, w in weights.items():
+                if j != self.node:
+                    given = inboxes[j][part].to(kind) * w
+                elif out is row:
+                    given = row[part].to(kind) * w
+                else:  # what rounding took from the others stays here
+                    given = row[part].to(kind) - out[part].to(kind) * (1 - w)
+                total = given if total is None else total.add_(given)
+            held[part] = total
+
+
+def _sum(parts: dict[int, float]) -> float:
+    """In order and plainly, unlike `sum`, which newer Pythons compensate."""
+    total = 0.0
+    for first in sorted(parts):
+        total += parts[first]
+    return total
+
+
+def _rounded(w: float) -> float:
+    return round(w * 2**24) / 2**24

@@ -1,0 +1,77 @@
+"""Point-to-point messages of one step: posted together, waited for one by one, counted."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import torch.distributed as dist
+from torch import Tensor
+
+from pushsum.engines.distributed.peers import Peers
+
+
+class Message(NamedTuple):
+    """A tensor to or from a peer; messages of a step between the same two differ by `tag`."""
+
+    peer: int
+    tag: int
+    tensor: Tensor
+
+
+class Mail:
+    """What one step sends and receives.
+
+    Args:
+        peers: the processes.
+        t: the step, for what goes wrong.
+    """
+
+    def __init__(self, peers: Peers, t: int) -> None:
+        self.peers, self.t = peers, t
+        self.bytes = 0  #: given to the wire
+        self.waited = 0.0  #: seconds for which this process could do nothing but wait
+        self._sent: dict[int, list[tuple[int, Any]]] = {}
+        self._awaited: dict[tuple[int, int], Any] = {}
+
+    def post(self, sends: Sequence[Message], receives: Sequence[Message]) -> None:
+        """Hand messages to the wire; nothing is waited for."""
+        group = self.peers.group
+        operations = [dist.P2POp(dist.irecv, m.tensor, m.peer, group, m.tag) for m in receives] + [
+            dist.P2POp(dist.isend, m.tensor, m.peer, group, m.tag) for m in sends
+        ]
+        if not operations:
+            return
+        try:
+            works = dist.batch_isend_irecv(operations)
+        except RuntimeError as error:
+            raise self.peers.lost(operations[0].peer, self.t, error) from None
+        # a back end may answer with one work for all operations
+        works = works if len(works) == len(operations) else works * len(operations)
+        for message, work in zip(receives, works, strict=False):
+            self._awaited[message.peer, message.tag] = work
+        for message, work in zip(sends, works[len(receives) :], strict=True):
+            self._sent.setdefault(message.tag, []).append((message.peer, work))
+            self.bytes += message.tensor.numel() * message.tensor.element_size()
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything that was expected has been waited for."""
+        return not self._awaited
+
+    def wait(self, peer: int, tag: int) -> None:
+        """Until the message of this peer has arrived."""
+        self._wait(peer, self._awaited.pop((peer, tag)))
+
+    def wait_for_sent(self, tag: int) -> None:
+        """Until what was sent under this tag may be overwritten."""
+        for peer, work in self._sent.pop(tag, ()):
+            self._wait(peer, work)
+
+    def _wait(self, peer: int, work: Any) -> None:
+        start = perf_counter()
+        try:
+            work.wait(timedelta(seconds=self.peers.timeout))
+        except RuntimeError as error:
+            raise self.peers.lost(peer, self.t, error) from None
+        self.waited += perf_counter() - start

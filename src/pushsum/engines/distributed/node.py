@@ -1,0 +1,352 @@
+"""One object in a user's own training loop: this process is one node."""
+
+import copy
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import prod
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from pushsum import __version__, topology, weighting
+from pushsum.engines.distributed.exchange import Exchange, Heard, Ledger, Memory, Step
+from pushsum.engines.distributed.peers import Peers
+from pushsum.engines.gradients import Layout
+from pushsum.topology import Topology
+from pushsum.weighting import Matrix, Weighting
+
+
+class PushSum:
+    """Adaptive Weighting Push-SUM in your own loop, one process per node.
+
+    The loop stays as it is: whenever `optimizer.step()` has moved the model, the node pushes its
+    parameters along the edges of the step and takes up what it receives. The model's parameters
+    are the corrected ones, y = x / a; the node keeps x and a.
+
+        node = ps.PushSum(model, optimizer, topology="exponential", weighting="moreau:k=1,v=0.1")
+        for inputs, targets in loader:
+            optimizer.zero_grad()
+            loss(model(inputs), targets).backward()
+            optimizer.step()                    # moves, pushes, mixes
+        node.close()
+
+    Start it with `torchrun`. Every node must take the same number of steps.
+
+    Args:
+        model: any module; its trainable parameters take part, its buffers stay at home.
+        optimizer: any of torch.optim. None: call `push()` yourself after every step, e.g. where a
+            GradScaler may skip `optimizer.step()`.
+        topology: a name of `pushsum.topology` or a topology of as many nodes as processes.
+        weighting: a line like "moreau:k=0.1,v=0.1", one of `pushsum.weighting`, or a function.
+        overlap: send parameters while the backward pass goes on: each one is moved as soon as its
+            gradient is there. Not for loops that look at gradients between `backward()` and
+            `step()` (clipping, scaling); accumulate within `accumulate()`.
+        wire: the dtype parameters travel in, e.g. torch.bfloat16; None: their own.
+        timeout: seconds of silence after which a peer counts as lost.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer | None,
+        topology: str | Topology = "exponential",
+        weighting: str | Weighting | Matrix = "uniform",
+        *,
+        overlap: bool = False,
+        wire: torch.dtype | None = None,
+        timeout: float = 300.0,
+    ) -> None:
+        _refuse_wrapped(model)
+        if overlap and optimizer is None:
+            raise ValueError("overlap = True needs the optimizer: it moves during backward()")
+        if wire is not None and not wire.is_floating_point:
+            raise ValueError(f"wire = {wire}: parameters travel in a floating-point dtype")
+        self.layout = Layout.of(model)
+        named = dict(model.named_parameters())
+        self._parameters = [named[name] for name in self.layout.names]
+        first = self._parameters[0]
+        devices = sorted({str(p.device) for p in self._parameters})
+        if len(devices) > 1:
+            raise ValueError(f"the model lies on {' and '.join(devices)}: one device per node")
+        self._peers = Peers(timeout)
+        if not self._peers.backend_serves(first.device):
+            raise ValueError(
+                f"the process group cannot send tensors of {first.device}: "
+                f"initialize it with a back end for {first.device.type}, e.g. nccl for cuda"
+            )
+        self.topology = _as_topology(topology, self._peers.n)
+        self.weighting = _as_weighting(weighting)
+        self._exchange = Exchange(self._peers, self.topology, wire)
+        self._peers.agree(self._facts(first.dtype, wire))
+        self.t = 0
+        self._a = torch.ones(1, dtype=torch.float64)
+        self._x = torch.empty(self.layout.d, dtype=first.dtype, device=first.device)
+        views = self.layout.views(self._x)
+        self._rows = [views[name] for name in self.layout.names]
+        for p, row in zip(self._parameters, self._rows, strict=True):
+            row.copy_(p.detach())
+        self._memory: Memory | None = None
+        self._step: Step | None = None
+        self._hooks: list[Any] = []
+        self._early: _Early | None = None
+        if optimizer is not None:
+            if overlap:
+                self._early = _Early(self, optimizer)
+                self._hooks += self._early.hooks
+            self._hooks.append(optimizer.register_step_post_hook(lambda *_: self.push()))
+
+    def _facts(self, dtype: torch.dtype, wire: torch.dtype | None) -> dict[str, Any]:
+        """What all nodes must have in common, or messages would not fit."""
+        shapes = zip(self.layout.names, self.layout.shapes, strict=True)
+        steps = range(1, (self.topology.cycle or 64) + 1)
+        graphs = hashlib.sha256()
+        for t in steps:
+            graphs.update(self.topology.edges(t).numpy().tobytes())
+        return {
+            "parameters": {name: list(shape) for name, shape in shapes},
+            "dtype": str(dtype),
+            "wire": str(wire),
+            "topology": f"{self.topology.name} {graphs.hexdigest()[:12]}",
+            "weighting": self.weighting.name,
+            "pushsum": __version__,
+            "torch": torch.__version__,
+        }
+
+    # ----------------------------------------------------------------- one step
+
+    @property
+    def a(self) -> float:
+        """This node's normalizing scalar."""
+        return float(self._a)
+
+    @property
+    def ledger(self) -> Ledger:
+        """Bytes sent, and where the time of the exchanges went."""
+        return self._exchange.ledger
+
+    @torch.no_grad()
+    def push(self) -> None:
+        """Take up what the optimizer has changed, and exchange: one step of Algorithm 1.
+
+        Line 2      x^(t-1/2) = x^(t-1) + (y_after - y^(t-1))
+        """
+        step = self._step or self._begin()
+        if self._early is None:
+            for p, row in zip(self._parameters, self._rows, strict=True):
+                self._take_up(p, row)
+            for bucket in reversed(step.buckets):
+                step.send(bucket)
+        self._finish(step)
+
+    def _begin(self) -> Step:
+        rows = [self._x]
+        self._step = Step(
+            self._exchange, self.t + 1, self.weighting, self._a, self._memory, rows, rows
+        )
+        return self._step
+
+    def _take_up(self, p: Tensor, row: Tensor) -> None:
+        row.add_(p.detach() - row / self._scale(self._a))
+
+    def _finish(self, step: Step) -> None:
+        for _ in step.arrivals():
+            pass
+        self._a, self._memory = step.a, step.memory()
+        self.t += 1
+        self._step = None
+        self._show()
+
+    @torch.no_grad()
+    def _show(self) -> None:
+        """Line 8: y = x / a is what the model computes with."""
+        a = self._scale(self._a)
+        for p, row in zip(self._parameters, self._rows, strict=True):
+            p.data.copy_(row / a)
+
+    def _scale(self, a: Tensor) -> Tensor:
+        return a.to(self._x)
+
+    @contextmanager
+    def accumulate(self) -> Iterator[None]:
+        """With `overlap`: backward passes in here only add up gradients."""
+        if self._early is None:
+            yield
+            return
+        self._early.resting = True
+        try:
+            yield
+        finally:
+            self._early.resting = False
+
+    # ----------------------------------------------------------------- the network
+
+    @torch.no_grad()
+    def average(self) -> dict[str, Tensor]:
+        """The network's average parameters, the mean of x; all nodes must call it together."""
+        total = self._x.to(torch.promote_types(self._x.dtype, torch.float32), copy=True)
+        if self._peers.n > 1:
+            dist.all_reduce(total, group=self._peers.group)
+        return self.layout.views((total / self._peers.n).to(self._x.dtype))
+
+    # ----------------------------------------------------------------- saving
+
+    def state_dict(self) -> dict[str, Any]:
+        """This node's part of a checkpoint, besides the model's and the optimizer's own."""
+        heard, d2 = self._memory or Memory({}, {})
+        return {
+            "t": self.t,
+            "a": self._a.clone(),
+            "x": self._x.clone(),
+            "heard": {j: {"step": h.step, "x": h.x.clone()} for j, h in heard.items()},
+            "d2": dict(d2),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` was taken; the model's parameters follow."""
+        if state["x"].shape != self._x.shape:
+            raise ValueError(
+                f"the state is of {len(state['x'])} parameters, the model has {len(self._x)}"
+            )
+        self.t, self._a = state["t"], state["a"].clone()
+        self._x.copy_(state["x"])
+        heard = {
+            j: Heard(h["step"], h["x"].clone().to(self._x.device))
+            for j, h in state["heard"].items()
+        }
+        self._memory = Memory(heard, dict(state["d2"]))
+        self._show()
+
+    # ----------------------------------------------------------------- the end
+
+    def close(self) -> None:
+        """Leave: `optimizer.step()` is an ordinary one again."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        self._peers.leave(self.t)
+
+    def __enter__(self) -> "PushSum":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Early:
+    """Moves every parameter as soon as its gradient is there, and sends buckets as they fill.
+
+    Each parameter is moved by a copy of the user's optimizer that shares its state and knows that
+    parameter alone. Buckets leave from the last to the first, in the same order at every node.
+    """
+
+    def __init__(self, node: PushSum, optimizer: Optimizer) -> None:
+        self.node = node
+        self.resting = False
+        self._moved: set[Tensor] = set()
+        self._unsent: list[slice] = []
+        ends, start = {}, 0
+        for p, shape in zip(node._parameters, node.layout.shapes, strict=True):
+            ends[p] = (start, start + prod(shape))
+            start += prod(shape)
+        self._span = ends
+        self._rows = dict(zip(node._parameters, node._rows, strict=True))
+        self._movers = {p: _mover(optimizer, p) for p in node._parameters}
+        self.hooks: list[Any] = [
+            p.register_post_accumulate_grad_hook(self._gradient_is_there) for p in node._parameters
+        ]
+        self.hooks.append(optimizer.register_step_pre_hook(lambda *_: self._rest()))
+
+    @torch.no_grad()
+    def _gradient_is_there(self, p: Tensor) -> None:
+        if self.resting:
+            return
+        if p in self._moved:
+            raise RuntimeError(
+                "overlap: a second backward() before optimizer.step(); put all but the last "
+                "into `with node.accumulate():`"
+            )
+        step = self.node._step or self._begin()
+        self._move(p)
+        while self._unsent and self._filled(self._unsent[-1]):
+            step.send(self._unsent.pop())
+
+    def _begin(self) -> Step:
+        step = self.node._begin()
+        self._unsent = list(step.buckets)
+        return step
+
+    def _move(self, p: Tensor) -> None:
+        self._movers[p]()
+        self.node._take_up(p, self._rows[p])
+        self._moved.add(p)
+
+    def _filled(self, bucket: slice) -> bool:
+        return all(
+            p in self._moved
+            for p, (start, stop) in self._span.items()
+            if start < bucket.stop and stop > bucket.start
+        )
+
+    @torch.no_grad()
+    def _rest(self) -> None:
+        """What no gradient came for; the optimizer itself then finds nothing to do."""
+        step = self.node._step or self._begin()
+        for p in self._span:
+            if p not in self._moved:
+                self._move(p)
+        while self._unsent:
+            step.send(self._unsent.pop())
+        for p in self._span:
+            p.grad = None
+        self._moved.clear()
+
+
+def _mover(optimizer: Optimizer, p: Tensor) -> Callable[[], None]:
+    """The user's optimizer for one parameter: it shares state, and options as they are now."""
+    groups = [group for group in optimizer.param_groups if any(p is q for q in group["params"])]
+    if not groups:
+        return lambda: None
+    (group,) = groups
+    alone = copy.copy(optimizer)
+    alone.state = optimizer.state
+    alone._optimizer_step_pre_hooks = type(alone._optimizer_step_pre_hooks)()
+    alone._optimizer_step_post_hooks = type(alone._optimizer_step_post_hooks)()
+
+    def move() -> None:
+        alone.param_groups = [{**group, "params": [p]}]
+        alone.step()
+
+    return move
+
+
+def _refuse_wrapped(model: nn.Module) -> None:
+    if isinstance(model, DistributedDataParallel):
+        raise ValueError(
+            "the model is wrapped in DistributedDataParallel, which averages all gradients: "
+            "give the plain module"
+        )
+    for name, p in model.named_parameters():
+        if isinstance(p, nn.parameter.UninitializedTensorMixin):
+            raise ValueError(f"parameter {name} is not initialized: run the model once before")
+        if type(p.data) is not Tensor:
+            raise ValueError(
+                f"parameter {name} is a {type(p.data).__name__}: sharded models cannot be pushed"
+            )
+
+
+def _as_topology(given: str | Topology, n: int) -> Topology:
+    graphs = topology.parse(given, n) if isinstance(given, str) else given
+    if not isinstance(graphs, Topology):
+        raise ValueError(f"topology = {given!r}: give a name or one of pushsum.topology")
+    if graphs.n != n:
+        raise ValueError(f"topology {graphs} has {graphs.n} nodes, but there are {n} processes")
+    return graphs
+
+
+def _as_weighting(given: str | Weighting | Matrix) -> Weighting:
+    return weighting.parse(given) if isinstance(given, str) else weighting.as_weighting(given)

@@ -1,0 +1,156 @@
+"""The other processes: agreeing with them before anything is sent, and noticing when one is gone.
+
+Everything here goes through the key-value store that torch.distributed meets at. A thread of each
+process counts there, twice a second; a process whose count stands still is dead, stopped or cut
+off. Nobody reads the counts until a message fails to come: then they tell the node that is really
+gone from those that only wait for it.
+"""
+
+import json
+import os
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import timedelta
+from itertools import count
+from time import monotonic, sleep
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
+
+BEAT = 0.5  #: seconds between two counts
+_numbers = count()  # every process makes its peers in the same order
+
+
+class PeerLost(RuntimeError):
+    """A node has left, died, stopped, or is cut off; the line says which."""
+
+
+class Disagreement(ValueError):
+    """The processes were not given the same thing."""
+
+
+class Peers:
+    """All processes of a run, one per node; this one is `rank`, of `n`.
+
+    Args:
+        timeout: seconds of silence after which a peer counts as lost.
+
+    Without `torchrun` and without a process group there is one node, which is alone.
+    """
+
+    def __init__(self, timeout: float) -> None:
+        if not timeout > 0:
+            raise ValueError(f"timeout = {timeout!r}: give a number of seconds > 0")
+        self.timeout = timeout
+        self._ours = not dist.is_initialized() and "WORLD_SIZE" in os.environ
+        if self._ours:
+            dist.init_process_group(timeout=timedelta(seconds=timeout))
+        together = dist.is_initialized()
+        self.rank = dist.get_rank() if together else 0
+        self.n = dist.get_world_size() if together else 1
+        self.group: Any = None
+        self._left = threading.Event()
+        if self.n > 1:
+            store: Any = dist.distributed_c10d._get_default_store()
+            prefix = f"pushsum/{next(_numbers)}"
+            self._store = PrefixStore(prefix, store)
+            own = PrefixStore(prefix, store.clone())  # a connection of the thread's own
+            self._beating = threading.Thread(target=self._beat, args=(own,), daemon=True)
+            self._beating.start()
+
+    # ----------------------------------------------------------------- before the first message
+
+    def agree(self, facts: Mapping[str, Any]) -> None:
+        """Refuse, at every node, unless all were given the same facts; then open the channels."""
+        if self.n == 1:
+            return
+        self._store.set(f"facts/{self.rank}", json.dumps(facts))
+        theirs = {node: json.loads(self._facts_of(node)) for node in range(self.n)}
+        for name in facts:
+            for node, other in theirs.items():
+                if other.get(name) != theirs[0].get(name):
+                    raise Disagreement(
+                        f"the nodes differ in {name}: {theirs[0].get(name)!r} at node 0, "
+                        f"{other.get(name)!r} at node {node}"
+                    )
+        self.group = dist.new_group(timeout=timedelta(seconds=self.timeout))
+
+    def _facts_of(self, node: int) -> bytes:
+        deadline = monotonic() + self.timeout
+        while not self._store.check([f"facts/{node}"]):
+            if monotonic() > deadline:
+                raise PeerLost(f"node {node} did not come within {self.timeout:g} s")
+            sleep(0.01)
+        answer: bytes = self._store.get(f"facts/{node}")
+        return answer
+
+    def backend_serves(self, device: torch.device) -> bool:
+        """Whether the process group can carry tensors of this device."""
+        return self.n == 1 or device.type in str(dist.get_backend_config())
+
+    # ----------------------------------------------------------------- when a message fails
+
+    def lost(self, peer: int, t: int, error: Exception) -> PeerLost:
+        """Which node is really gone, given that this one could not hear `peer` in step t."""
+        try:
+            return PeerLost(f"{self._verdict(peer, error)} (noticed in step {t})")
+        except (RuntimeError, ValueError):  # the store is gone, with the process that kept it
+            return PeerLost(
+                f"node {peer} is lost, and the processes' meeting point with it (noticed in "
+                f"step {t}): {_first_line(error)}"
+            )
+
+    def _verdict(self, peer: int, error: Exception) -> str:
+        """What the first that noticed has found; all others repeat it."""
+        if not self._store.check(["verdict"]):
+            before = self._counts()
+            sleep(3 * BEAT)
+            after = self._counts()
+            silent = [r for r in range(self.n) if r != self.rank and before[r] == after[r]]
+            gone = [r for r in silent if not self._store.check([f"left/{r}"])]
+            left = [r for r in silent if r not in gone]
+            if gone:
+                names = " and ".join(map(str, gone))
+                text = f"node {names} is lost: its process ended, stopped or is cut off"
+            elif left:
+                last = self._store.get(f"left/{left[0]}").decode()
+                text = f"node {left[0]} left after step {last}: all nodes must take as many steps"
+            else:
+                text = (
+                    f"node {peer} did not answer within {self.timeout:g} s, but is alive: "
+                    f"{_first_line(error)}"
+                )
+            self._store.compare_set("verdict", "", text)
+        answer: str = self._store.get("verdict").decode()
+        return answer
+
+    def _counts(self) -> list[int]:
+        return [self._store.add(f"count/{node}", 0) for node in range(self.n)]
+
+    def _beat(self, store: Any) -> None:
+        while not self._left.wait(BEAT):
+            try:
+                store.add(f"count/{self.rank}", 1)
+            except RuntimeError:  # the meeting point is gone; the messages will tell
+                return
+
+    # ----------------------------------------------------------------- at the end
+
+    def leave(self, t: int) -> None:
+        """Say that this node has left after step t, in good order."""
+        if self._left.is_set():
+            return
+        self._left.set()
+        if self.n > 1:
+            with suppress(RuntimeError):  # nobody may be left to tell
+                self._store.set(f"left/{self.rank}", str(t))
+            self._beating.join()
+        if self._ours:
+            dist.destroy_process_group()
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]

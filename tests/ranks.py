@@ -1,0 +1,87 @@
+"""Real processes for the tests: one per node, each with a port of its own run and a deadline."""
+
+import multiprocessing
+import os
+import pickle
+import socket
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+CONTEXT = multiprocessing.get_context("forkserver")  # its server imports torch once for all
+CONTEXT.set_forkserver_preload(["torch", "pushsum.engines.distributed.exchange", "tests.ranks"])
+DEADLINE = 120.0  #: seconds after which what still runs is killed
+
+
+def on_ranks(n: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """`work(rank, *arguments)` in n processes that form a process group; what each returned."""
+    with running(n, work, *arguments) as ranks:
+        return ranks.results()
+
+
+class running:
+    """The processes while they run, for tests that stop or kill some of them."""
+
+    def __init__(self, n: int, work: Callable[..., Any], *arguments: Any) -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        # the store lives here, so that it outlives any rank
+        self.store = dist.TCPStore(
+            "127.0.0.1",
+            port,
+            is_master=True,
+            wait_for_workers=False,
+            timeout=timedelta(seconds=DEADLINE),
+            master_listen_fd=listener.detach(),
+        )
+        self.pipes, self.processes = [], []
+        for rank in range(n):
+            mine, theirs = CONTEXT.Pipe()
+            process = CONTEXT.Process(
+                target=_rank, args=(rank, n, port, theirs, work, arguments), daemon=True
+            )
+            process.start()
+            theirs.close()
+            self.pipes.append(mine)
+            self.processes.append(process)
+
+    def __enter__(self) -> "running":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.processes:
+            if process.is_alive():
+                process.kill()
+            process.join()
+
+    def results(self) -> list[Any]:
+        """What every rank returned; raises what one of them raised."""
+        return [self.result(rank) for rank in range(len(self.processes))]
+
+    def result(self, rank: int, seconds: float = DEADLINE) -> Any:
+        assert self.pipes[rank].poll(seconds), f"rank {rank} did not answer within {seconds:g} s"
+        problem, answer = pickle.loads(self.pipes[rank].recv_bytes())
+        assert problem is None, f"rank {rank}:\n{problem}"
+        return answer
+
+
+def _rank(
+    rank: int, n: int, port: int, pipe: Any, work: Callable[..., Any], arguments: tuple[Any, ...]
+) -> None:
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=DEADLINE))
+    dist.init_process_group(
+        "gloo", store=store, rank=rank, world_size=n, timeout=timedelta(seconds=DEADLINE)
+    )
+    try:
+        answer = None, work(rank, *arguments)
+    except BaseException:
+        answer = traceback.format_exc(), None
+    pipe.send_bytes(pickle.dumps(answer))  # plainly: torch would lend the pipe its memory
+    pipe.close()
+    dist.destroy_process_group()
