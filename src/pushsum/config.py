@@ -4,7 +4,6 @@ Unknown keys are refused with the nearest valid one. Nothing here is built; `exp
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from pushsum.batchnorm import BatchNormPolicy
 from pushsum.engines.gradients import Strategy
+from pushsum.names import nearest
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -196,8 +196,8 @@ def parse(content: Mapping[str, Any]) -> Config:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"] if not _is_choice(part))
         if first["type"] == "extra_forbidden":
-            close = get_close_matches(key, valid_keys(), n=1, cutoff=0.5) or _same_leaf(key)
-            hint = f": did you mean {close[0]}?" if close else f": keys are {_listed(key)}"
+            close = nearest(key, valid_keys()) or _same_leaf(key)
+            hint = f": did you mean {close}?" if close else f": keys are {_listed(key)}"
             raise ValueError(f"unknown key {key}{hint}") from None
         problem = first["msg"].removeprefix("Value error, ")
         given = "" if first["type"] == "value_error" else f"{key} = {first['input']!r}: "
@@ -237,10 +237,10 @@ def set_value(content: dict[Any, Any], key: str, value: Any) -> None:
     content[leaf] = value
 
 
-def _same_leaf(key: str) -> list[str]:
-    leaf = key.rpartition(".")[2]
+def _same_leaf(key: str) -> str | None:
     leaves = {k.rpartition(".")[2]: k for k in valid_keys()}
-    return [leaves[c] for c in get_close_matches(leaf, leaves, n=1, cutoff=0.6)]
+    close = nearest(key.rpartition(".")[2], leaves)
+    return leaves[close] if close else None
 
 
 def _listed(key: str) -> str:

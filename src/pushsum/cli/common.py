@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, NoReturn
 
 import typer
@@ -27,15 +26,6 @@ def number(text: str | float) -> float:
         return float(text)
     except ValueError:
         raise typer.BadParameter(f"'{text}' is not a number") from None
-
-
-def unknown(kind: str, name: str, choices: tuple[str, ...]) -> str:
-    """What to say of a name that is not among the choices."""
-    close = get_close_matches(name, choices, n=1, cutoff=0.5) or [
-        c for c in choices if name and c.startswith(name)
-    ]
-    hint = f" (did you mean {close[0]}?)" if close else ""
-    return f"unknown {kind} '{name}'{hint}: choose from {', '.join(choices)}"
 
 
 def big(log_value: float) -> str:

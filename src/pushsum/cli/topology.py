@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pushsum.cli.common import big, integer, number, show, unknown
+from pushsum.cli.common import big, integer, number, show
+from pushsum.names import unknown
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
