@@ -4,6 +4,7 @@ Unknown keys are refused with the nearest valid one. Nothing here is built; `exp
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -175,17 +176,21 @@ class Config(_Section):
 
 def read(path: Path | None, overrides: Iterable[str] = ()) -> Config:
     """The configuration of a YAML file with `key=value` overrides; ValueError in one line."""
-    content: Any = {}
-    if path is not None:
-        try:
-            content = yaml.safe_load(path.read_text()) or {}
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise ValueError(f"{path}: not valid YAML: {_one_line(error)}") from None
-    if not isinstance(content, dict):
-        raise ValueError(f"{path}: a configuration is a mapping of keys to values")
+    content = {} if path is None else mapping(path)
     for override in overrides:
         _override(content, override)
     return parse(content)
+
+
+def mapping(path: Path | Traversable) -> dict[str, Any]:
+    """What a YAML file holds, unchecked."""
+    try:
+        content = yaml.safe_load(path.read_text()) or {}
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not valid YAML: {_one_line(error)}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: a configuration is a mapping of keys to values")
+    return content
 
 
 def parse(content: Mapping[str, Any]) -> Config:
