@@ -10,6 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.progress import Progress
 
 
 def integer(text: str | int) -> int:
@@ -40,6 +41,23 @@ def show(renderable: RenderableType) -> None:
 
     console = Console()
     Console(width=max(console.width, 80)).print(renderable)
+
+
+def progress_bar(counts: bool = True) -> Progress:
+    """A bar on standard error that leaves nothing behind; without a terminal there is none."""
+    from rich import progress
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    return progress.Progress(
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        *([progress.MofNCompleteColumn()] if counts else []),
+        progress.TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
 
 
 def fail(message: str) -> NoReturn:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pushsum.cli.common import big, integer, show
+from pushsum.cli.common import big, integer, progress_bar, show
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -123,19 +123,7 @@ def _digits_table(cells: list[dict[str, Any]], epochs: int) -> RenderableType:
 
 
 def _run_demo(steps: int, seed: int) -> list[Outcome]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
+    with progress_bar() as bar:
         task = bar.add_task("starting PyTorch", total=None)
         from pushsum import demo as runs
 
