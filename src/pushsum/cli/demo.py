@@ -55,7 +55,7 @@ def demo(
         plot = into / "distances.svg"
     check_target(plot)
     outcomes = _run_demo(steps, seed)
-    from pushsum.demo import chart
+    from pushsum import demo as runs
 
     answer: dict[str, Any] = {"quadratic": [_outcome_json(o) for o in outcomes]}
     if not as_json:
@@ -65,10 +65,10 @@ def demo(
         typer.echo(
             "f(x̄) - f*: the objective at the average parameter; worst node: at the worst y_i;\n"
             "distance: max_i ‖y_i - x̄‖₁, largest of the last 8 steps, beside Theorem 1's bound,\n"
-            f"which held in {checked - broken} of {checked} steps. Step size 0.05, momentum 0.8,\n"
-            "Moreau weights with k = 0.1 and v = 0.1 (consensus, too, uses them)."
+            f"which held in {checked - broken} of {checked} steps. Step size {runs.LR:g},\n"
+            f"momentum {runs.MOMENTUM:g}, {runs.WEIGHTING} weights (consensus, too, uses them)."
         )
-    save(chart(outcomes), plot)
+    save(runs.chart(outcomes), plot)
     if not as_json:
         typer.echo(f"Distances over time: {plot}")
     if training:
