@@ -27,6 +27,7 @@ def refusal(*overrides: str) -> str:
             "unknown key algorithm.momentun: did you mean algorithm.momentum?",
         ),
         ("algorithm.name=sgp", "algorithm.name = 'sgp': should be 'SGP', 'MSGP'"),
+        ("topology.name=foll", "unknown topology 'foll' (did you mean full?): choose from full,"),
         ("topology.nodes=2.5", "topology.nodes = 2.5: should be a valid integer"),
         ("zzz=1", "unknown key zzz: keys are seed, epochs"),
         ("foo", "override 'foo': write key=value"),

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from pushsum import topology
 from pushsum.batchnorm import BatchNormPolicy
 from pushsum.engines.gradients import Strategy
 from pushsum.names import nearest
@@ -102,13 +103,19 @@ class Algorithm(_Section):
 class Topology(_Section):
     """Who may send to whom."""
 
-    name: Literal["full", "divide", "exponential", "random", "ring"] = "full"
+    name: str = "full"
     nodes: Count = 6
     inner: Share = 0.5
     inter: Share = 0.25
     period: Count = 8
     seed: Seed | None = None
     """of random; None: the run's"""
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        topology.parse(name, 1)  # refuses a name that it does not know
+        return name
 
 
 class Evaluation(_Section):
