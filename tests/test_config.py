@@ -45,6 +45,20 @@ def test_mistakes_are_one_line_that_names_the_value(override, message):
     assert "\n" not in text
 
 
+def test_what_would_be_ignored_is_refused():
+    text = refusal("algorithm.optimizer=SGD", "algorithm.momentum=0.8")  # the default, but given
+    assert text.startswith("algorithm.momentum has no effect with algorithm.optimizer: leave it")
+    text = refusal("published.restart=true", "algorithm.schedule.kind=steps")
+    assert text.startswith("published.restart has no effect without algorithm.schedule.milestones")
+
+
+def test_a_saved_configuration_can_be_read_again():
+    c = config.read(None, ["algorithm.optimizer=SGD", "algorithm.options={momentum: 0.9}"])
+    assert config.parse(c.model_dump(mode="json")) == c
+    assert "momentum" not in c.model_dump()["algorithm"]
+    assert config.Config().model_dump()["algorithm"]["momentum"] == 0.8
+
+
 def test_files_and_overrides(tmp_path):
     path = tmp_path / "a.yaml"
     path.write_text("epochs: 3\nalgorithm: {name: SGP, lr: 0.2}\n")

@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from pushsum import topology
 from pushsum.batchnorm import BatchNormPolicy
@@ -92,12 +101,25 @@ class Algorithm(_Section):
     """the optimizer's own arguments besides lr"""
 
     @model_validator(mode="after")
-    def _tracking_is_plain(self) -> "Algorithm":
+    def _nothing_is_ignored(self) -> "Algorithm":
         if self.name == "S-ADDOPT" and self.optimizer is not None:
             raise ValueError("S-ADDOPT tracks plain gradients: leave algorithm.optimizer out")
         if self.options and self.optimizer is None:
             raise ValueError("algorithm.options belong to algorithm.optimizer, which is not set")
+        if self.optimizer is not None and "momentum" in self.model_fields_set:
+            raise ValueError(
+                "algorithm.momentum has no effect with algorithm.optimizer: leave it out, or put "
+                "the optimizer's own into algorithm.options"
+            )
         return self
+
+    @model_serializer(mode="wrap")
+    def _what_has_an_effect(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A saved configuration must be one that can be given."""
+        content: dict[str, Any] = dump(self)
+        if self.optimizer is not None:
+            del content["momentum"]
+        return content
 
 
 class Topology(_Section):
@@ -179,6 +201,15 @@ class Config(_Section):
     """auto: CUDA where there is one"""
     checkpoint: Count = 1
     """epochs between two checkpoints"""
+
+    @model_validator(mode="after")
+    def _restarts_have_a_time(self) -> "Config":
+        if self.published.restart and not self.algorithm.schedule.milestones:
+            raise ValueError(
+                "published.restart has no effect without algorithm.schedule.milestones: "
+                "name the epochs after which to start anew"
+            )
+        return self
 
 
 def read(path: Path | None, overrides: Iterable[str] = ()) -> Config:
