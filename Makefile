@@ -35,7 +35,7 @@ bench: $(VENV)/.installed ## run the benchmarks (BENCH_ARGS=...)
 	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 clean: ## remove .venv and everything else that was generated
-	@rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf $(VENV) build dist pushsum-demo .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	@find $(wildcard src tests benchmarks) -name __pycache__ -prune -exec rm -rf {} +
 
 $(VENV)/.created:

@@ -49,6 +49,13 @@ def test_help_is_quick_and_does_not_import_torch():
     assert subprocess.run([sys.executable, "-c", probe], check=False).returncode == 0
 
 
+def test_topology_help_lists_every_name(pushsum):
+    from pushsum.topology import MAKERS
+
+    _, out, _ = pushsum("topology", "--help")
+    assert all(name in out for name in MAKERS)
+
+
 def test_topology_prints_the_certificate_and_draws(pushsum):
     code, out, err = pushsum("topology", "exponential", "--nodes", "6", "-w", "moreau:k=0.1,v=0.1")
     assert (code, err) == (0, "")

@@ -27,6 +27,7 @@ def refusal(*overrides: str) -> str:
             "unknown key algorithm.momentun: did you mean algorithm.momentum?",
         ),
         ("algorithm.name=sgp", "algorithm.name = 'sgp': should be 'SGP', 'MSGP'"),
+        ("topology.name=foll", "unknown topology 'foll' (did you mean full?): choose from full,"),
         ("topology.nodes=2.5", "topology.nodes = 2.5: should be a valid integer"),
         ("zzz=1", "unknown key zzz: keys are seed, epochs"),
         ("foo", "override 'foo': write key=value"),
@@ -42,6 +43,20 @@ def test_mistakes_are_one_line_that_names_the_value(override, message):
     text = refusal(override)
     assert message in text
     assert "\n" not in text
+
+
+def test_what_would_be_ignored_is_refused():
+    text = refusal("algorithm.optimizer=SGD", "algorithm.momentum=0.8")  # the default, but given
+    assert text.startswith("algorithm.momentum has no effect with algorithm.optimizer: leave it")
+    text = refusal("published.restart=true", "algorithm.schedule.kind=steps")
+    assert text.startswith("published.restart has no effect without algorithm.schedule.milestones")
+
+
+def test_a_saved_configuration_can_be_read_again():
+    c = config.read(None, ["algorithm.optimizer=SGD", "algorithm.options={momentum: 0.9}"])
+    assert config.parse(c.model_dump(mode="json")) == c
+    assert "momentum" not in c.model_dump()["algorithm"]
+    assert config.Config().model_dump()["algorithm"]["momentum"] == 0.8
 
 
 def test_files_and_overrides(tmp_path):

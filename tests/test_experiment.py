@@ -82,7 +82,9 @@ def test_a_run_that_is_stopped_goes_on_bit_for_bit(overrides, tmp_path):
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
-def test_the_same_seed_gives_the_same_records_and_another_does_not(tmp_path):
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_same_seed_gives_the_same_records_and_another_does_not(tmp_path, threads):
+    torch.set_num_threads(threads)
     for name, seed in (("a", 3), ("b", 3), ("c", 4)):
         run(build(f"seed={seed}"), tmp_path / name)
     a, b, c = (without_times(records(tmp_path / name)) for name in "abc")

@@ -285,6 +285,18 @@ def test_parameters_swept_on_one_topology_are_rows_of_their_own(tmp_path: Path) 
     )  # its momentum has no effect
 
 
+def test_a_run_is_not_told_apart_by_what_it_does_not_have(tmp_path: Path) -> None:
+    plain, adam = tmp_path / "plain", tmp_path / "adam"
+    fake_runs.run(plain, algorithm="MSGP")
+    fake_runs.run(adam, algorithm="MSGP", config={"algorithm.optimizer": "Adam"})
+    text = (adam / "config.yaml").read_text()
+    (adam / "config.yaml").write_text(re.sub(" *momentum: .*\n", "", text))
+    assert results(tmp_path).methods == (
+        "MSGP, optimizer=Adam",
+        "MSGP, momentum=0.8, optimizer=none",
+    )
+
+
 def test_settings_are_never_mixed(tmp_path: Path) -> None:
     fake_runs.run(tmp_path / "a")
     fake_runs.run(tmp_path / "b", config={"split.kind": "iid"})

@@ -31,6 +31,13 @@ def edge_set(g, t):
     return set(zip(*g.edges(t).tolist(), strict=True))
 
 
+def test_topologies_by_name():
+    assert topology.MAKERS.keys() == PAPER.keys()
+    assert topology.parse("random", 6, period=3).period == 3
+    with pytest.raises(ValueError, match=r"unknown topology 'Rings' \(did you mean ring\?\)"):
+        topology.parse("Rings", 6)
+
+
 @pytest.mark.parametrize("name", PAPER)
 def test_certificates_of_the_papers_topologies(name):
     g, expected = PAPER[name]

@@ -4,15 +4,26 @@ Unknown keys are refused with the nearest valid one. Nothing here is built; `exp
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from difflib import get_close_matches
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
+from pushsum import topology
 from pushsum.batchnorm import BatchNormPolicy
 from pushsum.engines.gradients import Strategy
+from pushsum.names import nearest
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -90,24 +101,43 @@ class Algorithm(_Section):
     """the optimizer's own arguments besides lr"""
 
     @model_validator(mode="after")
-    def _tracking_is_plain(self) -> "Algorithm":
+    def _nothing_is_ignored(self) -> "Algorithm":
         if self.name == "S-ADDOPT" and self.optimizer is not None:
             raise ValueError("S-ADDOPT tracks plain gradients: leave algorithm.optimizer out")
         if self.options and self.optimizer is None:
             raise ValueError("algorithm.options belong to algorithm.optimizer, which is not set")
+        if self.optimizer is not None and "momentum" in self.model_fields_set:
+            raise ValueError(
+                "algorithm.momentum has no effect with algorithm.optimizer: leave it out, or put "
+                "the optimizer's own into algorithm.options"
+            )
         return self
+
+    @model_serializer(mode="wrap")
+    def _what_has_an_effect(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A saved configuration must be one that can be given."""
+        content: dict[str, Any] = dump(self)
+        if self.optimizer is not None:
+            del content["momentum"]
+        return content
 
 
 class Topology(_Section):
     """Who may send to whom."""
 
-    name: Literal["full", "divide", "exponential", "random", "ring"] = "full"
+    name: str = "full"
     nodes: Count = 6
     inner: Share = 0.5
     inter: Share = 0.25
     period: Count = 8
     seed: Seed | None = None
     """of random; None: the run's"""
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        topology.parse(name, 1)  # refuses a name that it does not know
+        return name
 
 
 class Evaluation(_Section):
@@ -172,20 +202,33 @@ class Config(_Section):
     checkpoint: Count = 1
     """epochs between two checkpoints"""
 
+    @model_validator(mode="after")
+    def _restarts_have_a_time(self) -> "Config":
+        if self.published.restart and not self.algorithm.schedule.milestones:
+            raise ValueError(
+                "published.restart has no effect without algorithm.schedule.milestones: "
+                "name the epochs after which to start anew"
+            )
+        return self
+
 
 def read(path: Path | None, overrides: Iterable[str] = ()) -> Config:
     """The configuration of a YAML file with `key=value` overrides; ValueError in one line."""
-    content: Any = {}
-    if path is not None:
-        try:
-            content = yaml.safe_load(path.read_text()) or {}
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise ValueError(f"{path}: not valid YAML: {_one_line(error)}") from None
-    if not isinstance(content, dict):
-        raise ValueError(f"{path}: a configuration is a mapping of keys to values")
+    content = {} if path is None else mapping(path)
     for override in overrides:
         _override(content, override)
     return parse(content)
+
+
+def mapping(path: Path | Traversable) -> dict[str, Any]:
+    """What a YAML file holds, unchecked."""
+    try:
+        content = yaml.safe_load(path.read_text()) or {}
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not valid YAML: {_one_line(error)}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: a configuration is a mapping of keys to values")
+    return content
 
 
 def parse(content: Mapping[str, Any]) -> Config:
@@ -196,8 +239,8 @@ def parse(content: Mapping[str, Any]) -> Config:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"] if not _is_choice(part))
         if first["type"] == "extra_forbidden":
-            close = get_close_matches(key, valid_keys(), n=1, cutoff=0.5) or _same_leaf(key)
-            hint = f": did you mean {close[0]}?" if close else f": keys are {_listed(key)}"
+            close = nearest(key, valid_keys()) or _same_leaf(key)
+            hint = f": did you mean {close}?" if close else f": keys are {_listed(key)}"
             raise ValueError(f"unknown key {key}{hint}") from None
         problem = first["msg"].removeprefix("Value error, ")
         given = "" if first["type"] == "value_error" else f"{key} = {first['input']!r}: "
@@ -237,10 +280,10 @@ def set_value(content: dict[Any, Any], key: str, value: Any) -> None:
     content[leaf] = value
 
 
-def _same_leaf(key: str) -> list[str]:
-    leaf = key.rpartition(".")[2]
+def _same_leaf(key: str) -> str | None:
     leaves = {k.rpartition(".")[2]: k for k in valid_keys()}
-    return [leaves[c] for c in get_close_matches(leaf, leaves, n=1, cutoff=0.6)]
+    close = nearest(key.rpartition(".")[2], leaves)
+    return leaves[close] if close else None
 
 
 def _listed(key: str) -> str:

@@ -5,7 +5,7 @@ Six nodes, the paper's four topologies; every run is laid beside Theorem 1.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from math import inf, isfinite, nan
+from math import nan
 from typing import Any
 
 import torch
@@ -19,8 +19,8 @@ from pushsum.problems import quadratic
 from pushsum.randomness import stream
 from pushsum.topology import Topology
 
-NODES, DIMENSIONS, STEPS = 6, 20, 400
-LR, MOMENTUM = 0.05, 0.8
+NODES, DIMENSIONS = 6, 20
+LR, MOMENTUM, WEIGHTING = 0.05, 0.8, weighting.moreau(k=0.1, v=0.1)
 
 
 @dataclass(frozen=True)
@@ -58,21 +58,18 @@ def topologies() -> dict[str, Topology]:
 
 def methods() -> list[tuple[str, Algorithm, bool]]:
     """(label, algorithm, whether gradients are taken)."""
-    moreau = weighting.moreau(k=0.1, v=0.1)
-    consensus = algorithms.sgap(LR, moreau)
+    consensus = algorithms.sgap(LR, WEIGHTING)
     named = [
         algorithms.sgp(LR),
         algorithms.msgp(LR, MOMENTUM),
-        algorithms.sgap(LR, moreau),
-        algorithms.msgap(LR, MOMENTUM, moreau),
+        algorithms.sgap(LR, WEIGHTING),
+        algorithms.msgap(LR, MOMENTUM, WEIGHTING),
         algorithms.s_addopt(LR),
     ]
     return [("consensus", consensus, False), *((a.name, a, True) for a in named)]
 
 
-def run(
-    progress: Callable[[str, str], Any], steps: int = STEPS, seed: int = 0
-) -> Iterator[Outcome]:
+def run(progress: Callable[[str, str], Any], steps: int, seed: int) -> Iterator[Outcome]:
     """Run all; `progress(topology, algorithm)` is called before each run."""
     problem = quadratic(NODES, DIMENSIONS, L=1.0, mu=0.1, kappa=3.0, sigma=0.1, seed=seed)
     x0 = torch.from_numpy(stream(seed, "start").standard_normal((NODES, DIMENSIONS)))
@@ -118,7 +115,7 @@ def chart(outcomes: list[Outcome]) -> str:
         lines = [Series(o.algorithm, steps, o.distances) for o in here]
         for o in here:
             if o.algorithm == "SGAP":
-                bound = [_exp(b) for b in o.log_bounds]
+                bound = [theory.from_log(b) for b in o.log_bounds]
                 lines.append(Series("Theorem 1 for SGAP", steps, bound, dashed=True))
         panels.append(Panel(where, "step", "largest of the last 8 steps", lines))
     return chart_svg("Distance to the average parameter, largest over the nodes (L1)", panels)
@@ -131,7 +128,3 @@ def _recent_largest(values: list[float], window: int = 8) -> list[float]:
 
 def _no_gradient(y: Tensor, t: int) -> Tensor:
     return torch.zeros_like(y)
-
-
-def _exp(value: float) -> float:
-    return float(torch.tensor(value, dtype=torch.float64).exp()) if isfinite(value) else inf

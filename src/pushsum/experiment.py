@@ -280,17 +280,11 @@ def _device(name: str) -> torch.device:
 
 def _topology(config: Config) -> topology.Topology:
     c = config.topology
-    if c.name == "random":
-        seed = config.seed if c.seed is None else c.seed
-        alike = config.published.per_receiver
-        return topology.random(c.nodes, c.inner, c.inter, c.period, seed, alike)
-    makers = {
-        "full": topology.full,
-        "divide": topology.divide,
-        "exponential": topology.exponential,
-        "ring": topology.ring,
-    }
-    return makers[c.name](c.nodes)
+    if c.name != "random":
+        return topology.parse(c.name, c.nodes)
+    seed = config.seed if c.seed is None else c.seed
+    alike = config.published.per_receiver
+    return topology.random(c.nodes, c.inner, c.inter, c.period, seed, alike)
 
 
 def _parts(config: Config, dataset: data.Dataset) -> list[np.ndarray]:

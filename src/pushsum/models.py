@@ -12,7 +12,6 @@ its last layer `fc`.
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from functools import partial
 from math import prod, sqrt
 from pathlib import Path
@@ -21,6 +20,8 @@ from typing import Literal, final
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
+
+from pushsum.names import unknown
 
 Norm = Literal["batch", "group"]
 Stem = Literal["cifar", "imagenet"]
@@ -89,7 +90,7 @@ def build(
     78042
     """
     if name not in NAMES:
-        raise ValueError(_unknown("model", name, NAMES))
+        raise ValueError(unknown("model", name, NAMES))
     _check_options(name, width=width, blocks=blocks, norm=norm, stem=stem, hidden=hidden)
     _check_shape(name, shape)
     _check_size("classes", classes)
@@ -408,7 +409,7 @@ def _check_stages(option: str, value: object) -> None:
 
 def _check_choice(choices: Sequence[str], option: str, value: object) -> None:
     if value not in choices:
-        raise ValueError(_unknown(option, value, choices))
+        raise ValueError(unknown(option, value, choices))
 
 
 _CHECKS: dict[str, Callable[[str, object], None]] = {
@@ -418,9 +419,3 @@ _CHECKS: dict[str, Callable[[str, object], None]] = {
     "stem": partial(_check_choice, ("cifar", "imagenet")),
     "hidden": _check_sizes,
 }
-
-
-def _unknown(kind: str, name: object, choices: Sequence[str]) -> str:
-    close = get_close_matches(str(name), choices, n=1, cutoff=0.4)
-    hint = f" (did you mean {close[0]}?)" if close else ""
-    return f"unknown {kind} {name!r}{hint}: choose from {', '.join(choices)}"

@@ -25,7 +25,7 @@ from typing import Any
 import yaml
 
 from pushsum import training
-from pushsum.config import Config, parse, set_value
+from pushsum.config import Config, mapping, parse, set_value
 from pushsum.experiment import Experiment
 
 Progress = Callable[["Cell", str], None]  #: (cell, 'started' | 'skipped' | 'finished' | reason)
@@ -74,21 +74,13 @@ def read(source: str | None, overrides: Sequence[str] = ()) -> list[Cell]:
 
 def _content(source: str | None) -> dict[str, Any]:
     """The mapping that a recipe's name or a file stands for."""
-    content: Any = {}
-    if source is not None:
-        if source in recipes():
-            text = (files("pushsum") / "recipes" / f"{source}.yaml").read_text()
-        elif Path(source).is_file():
-            text = Path(source).read_text()
-        else:
-            raise ValueError(f"{source}: neither a file nor a recipe ({', '.join(recipes())})")
-        try:
-            content = yaml.safe_load(text) or {}
-        except yaml.YAMLError as error:
-            raise ValueError(f"{source}: not valid YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(content, dict):
-        raise ValueError(f"{source}: a recipe is a mapping of keys to values")
-    return content
+    if source is None:
+        return {}
+    if source in recipes():
+        return mapping(files("pushsum") / "recipes" / f"{source}.yaml")
+    if Path(source).is_file():
+        return mapping(Path(source))
+    raise ValueError(f"{source}: neither a file nor a recipe ({', '.join(recipes())})")
 
 
 def _cells(
@@ -215,8 +207,8 @@ def _on_slurm(
 def _differs(directory: Path, config: Config) -> bool:
     """Whether a cell that has begun did so with another configuration."""
     try:
-        before = parse(yaml.safe_load((directory / "config.yaml").read_text()))
-    except (OSError, ValueError, yaml.YAMLError):
+        before = parse(mapping(directory / "config.yaml"))
+    except (OSError, ValueError):
         return False
     return before != config
 

@@ -62,7 +62,7 @@ class Constants:
     @property
     def C(self) -> float:
         """C = 4 / delta^H; inf if it does not fit a float."""
-        return _exp(self.log_C)
+        return from_log(self.log_C)
 
     @property
     def lam(self) -> float:
@@ -151,7 +151,7 @@ class Beside(NamedTuple):
     @property
     def holds(self) -> bool:
         """Whether the distance is within the bound, up to rounding."""
-        return self.distance <= _exp(self.log_bound) * (1 + 1e-9) + self.rounding
+        return self.distance <= from_log(self.log_bound) * (1 + 1e-9) + self.rounding
 
 
 class ConsensusBound:
@@ -384,16 +384,17 @@ def _log_one_minus_alpha(c: Constants, momentum: float) -> float:
     return min(c.log_gap, log1p(-momentum))
 
 
+def from_log(value: float) -> float:
+    """The number with this natural logarithm; inf if it does not fit a float."""
+    return exp(value) if value < 709 else inf
+
+
 def _power(log_base: float, exponent: int) -> float:
     return 0.0 if exponent == 0 else exponent * log_base
 
 
 def _log(value: float) -> float:
     return log(value) if value > 0 else -inf
-
-
-def _exp(value: float) -> float:
-    return exp(value) if value < 709 else inf
 
 
 def _log_sum(*logs: float) -> float:

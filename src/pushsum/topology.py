@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pushsum.names import unknown
 from pushsum.randomness import uniforms
 
 Union = TypeVar("Union")
@@ -212,6 +213,27 @@ def from_graphs(graphs: Iterable[Any]) -> Topology:
         raise ValueError(f"from_graphs: graphs of {sizes} nodes: all must have the same nodes")
     edges = tuple(edges for _, edges in sized)
     return Cyclic(sizes[0], edges, f"from_graphs({len(edges)} x {sizes[0]} nodes)")
+
+
+#: The topologies by the names that `parse` knows.
+MAKERS: dict[str, Callable[..., Topology]] = {
+    "full": full,
+    "divide": divide,
+    "exponential": exponential,
+    "random": random,
+    "ring": ring,
+}
+
+
+def parse(name: str, n: int, **options: Any) -> Topology:
+    """The topology of that name; only `random` has options.
+
+    >>> parse("ring", 7)
+    ring(7)
+    """
+    if name not in MAKERS:
+        raise ValueError(unknown("topology", name, MAKERS))
+    return MAKERS[name](n, **options)
 
 
 # --------------------------------------------------------------------------- the three kinds

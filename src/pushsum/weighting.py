@@ -16,7 +16,6 @@ of the (n, n) bool adjacency and the (n, n) float64 squared distances, with
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from inspect import signature
 from math import isfinite
 from numbers import Real
@@ -24,6 +23,8 @@ from typing import Literal, final
 
 import torch
 from torch import Tensor
+
+from pushsum.names import unknown
 
 #: What a weighting must know of the buffers: nothing, those of the nodes it sends to, or all.
 Sight = Literal["nothing", "neighbours", "buffers"]
@@ -219,9 +220,7 @@ def parse(text: str) -> Weighting:
     """
     name, _, rest = text.partition(":")
     if name not in RULES:
-        close = get_close_matches(name, RULES, n=1, cutoff=0.5)
-        hint = f" (did you mean {close[0]}?)" if close else ""
-        raise ValueError(f"unknown weighting '{name}'{hint}: choose from {', '.join(RULES)}")
+        raise ValueError(unknown("weighting", name, RULES))
     known = signature(RULES[name]).parameters
     dials: dict[str, float] = {}
     for part in filter(None, rest.split(",")):

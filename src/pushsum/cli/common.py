@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import sys
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.progress import Progress
 
 
 def integer(text: str | int) -> int:
@@ -29,15 +29,6 @@ def number(text: str | float) -> float:
         raise typer.BadParameter(f"'{text}' is not a number") from None
 
 
-def unknown(kind: str, name: str, choices: tuple[str, ...]) -> str:
-    """What to say of a name that is not among the choices."""
-    close = get_close_matches(name, choices, n=1, cutoff=0.5) or [
-        c for c in choices if name and c.startswith(name)
-    ]
-    hint = f" (did you mean {close[0]}?)" if close else ""
-    return f"unknown {kind} '{name}'{hint}: choose from {', '.join(choices)}"
-
-
 def big(log_value: float) -> str:
     """A number given by its natural logarithm, which may be far beyond a float."""
     exponent = log_value / math.log(10)
@@ -50,6 +41,23 @@ def show(renderable: RenderableType) -> None:
 
     console = Console()
     Console(width=max(console.width, 80)).print(renderable)
+
+
+def progress_bar(counts: bool = True) -> Progress:
+    """A bar on standard error that leaves nothing behind; without a terminal there is none."""
+    from rich import progress
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    return progress.Progress(
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        *([progress.MofNCompleteColumn()] if counts else []),
+        progress.TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
 
 
 def fail(message: str) -> NoReturn:

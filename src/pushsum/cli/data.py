@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pushsum.cli.common import show
+from pushsum.cli.common import progress_bar, show
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
 
 app = typer.Typer(help="List data sets and get them ready.", no_args_is_help=True)
 
@@ -64,14 +67,9 @@ def prepare(
     root: Root = None,
 ) -> None:
     """Read a data set from its archive, check it, and keep it ready."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-
     from pushsum import data
 
-    console = Console(stderr=True)
-    look = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-    with Progress(*look, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with progress_bar(counts=False) as bar:
         tasks: dict[str, TaskID] = {}
 
         def progress(what: str, done: int, total: int | None) -> None:

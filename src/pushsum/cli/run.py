@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pushsum.cli.common import integer, show
+from pushsum.cli.common import integer, progress_bar, show
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -98,22 +98,15 @@ def _train(
     from_step: int | None,
     write: Callable[[dict[str, Any]], None],
 ) -> None:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-    from rich.progress import TimeRemainingColumn as Remaining
-
     from pushsum import training
 
-    console = Console(stderr=True)
-    look = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Remaining())
-    quiet = not console.is_terminal
-    with Progress(*look, console=console, transient=True, disable=quiet) as bar:
+    with progress_bar() as bar:
         task = bar.add_task("training", total=built.steps)
 
         def progress(step: int, record: dict[str, Any] | None) -> None:
             bar.update(task, completed=step)
             if record is not None:
-                _say(console, built, record)
+                _say(bar.console, built, record)
                 write(record)
 
         try:
@@ -234,17 +227,10 @@ def run_cells(
 
     Without a terminal there is a line per cell instead, unless `quiet`.
     """
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-    from rich.progress import TimeRemainingColumn as Remaining
-
     from pushsum import sweep as sweeps
     from pushsum.training import Stopped
 
-    console = Console(stderr=True)
-    look = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Remaining())
-    plain = not console.is_terminal
-    with Progress(*look, console=console, transient=True, disable=plain) as bar:
+    with progress_bar() as bar:
         task = bar.add_task("sweep", total=len(cells))
 
         def progress(cell: Cell, what: str) -> None:
@@ -252,8 +238,9 @@ def run_cells(
                 bar.update(task, description=cell.name)
                 return
             bar.advance(task)
-            if (plain and not quiet) or what not in ("finished", "skipped"):
-                console.print(f"{cell.name}: {what}", highlight=False)
+            plain = not (bar.console.is_terminal or quiet)
+            if plain or what not in ("finished", "skipped"):
+                bar.console.print(f"{cell.name}: {what}", highlight=False)
 
         try:
             return sweeps.run(cells, into, jobs, progress, slurm)

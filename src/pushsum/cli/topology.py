@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pushsum.cli.common import big, integer, number, show, unknown
+from pushsum.cli.common import big, integer, number, show
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -19,11 +18,11 @@ if TYPE_CHECKING:
     from pushsum.topology import Certificate, Topology
     from pushsum.weighting import Weighting
 
-TOPOLOGIES = ("full", "divide", "exponential", "random", "ring")
-
 
 def topology(
-    name: Annotated[str, typer.Argument(metavar="NAME", help=f"One of {', '.join(TOPOLOGIES)}.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="full, divide, exponential, random or ring.")
+    ],
     nodes: Annotated[
         int, typer.Option("--nodes", "-n", help="How many nodes.", parser=integer, metavar="N")
     ] = 6,
@@ -60,8 +59,6 @@ def topology(
     ] = None,
 ) -> None:
     """Examine a graph sequence: connectivity, degrees and the constants of the theory."""
-    if name not in TOPOLOGIES:
-        raise ValueError(unknown("topology", name, TOPOLOGIES))
     from pushsum.drawing import check_target, graphs_svg, graphs_text, save
 
     if plot is not None:
@@ -74,8 +71,7 @@ def topology(
     given = {key: value for key, value in options.items() if value is not None}
     if given and name != "random":
         raise ValueError(f"--{next(iter(given))} belongs to random, not to {name}")
-    make: Callable[..., Topology] = getattr(topologies, name)
-    graphs = make(nodes, **given)
+    graphs = topologies.parse(name, nodes, **given)
     rule = weightings.parse(weighting)
     certificate = graphs.certificate()
     ours, papers = theory.constants(graphs, rule), theory.published(graphs, rule)

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -14,6 +13,7 @@ from pushsum.data import fetch, store
 from pushsum.data.dataset import Dataset, statistics
 from pushsum.data.sources import SPECS, Arrays, File, Source, Spec
 from pushsum.data.store import Progress
+from pushsum.names import nearest
 
 _SHIPPED = Path(__file__).with_name("digits.npz")
 
@@ -222,8 +222,8 @@ def _read(spec: Spec, source: Source, paths: Sequence[Path], progress: Progress)
 
 def _spec(name: str) -> Spec:
     if name not in SPECS:
-        near = get_close_matches(str(name).lower(), SPECS, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
+        near = nearest(str(name), SPECS)
+        hint = f"did you mean {near!r}? " if near else ""
         raise ValueError(
             f"name = {str(name)!r}: {hint}A data set is one of {', '.join(SPECS)}, "
             "or the path of your own file.npz"

@@ -71,17 +71,9 @@ def _topology(run: Run) -> str:
     except ImportError:
         return ""
     config, name = run.config, run.config["topology.name"]
-    makers = {
-        "full": topology.full,
-        "divide": topology.divide,
-        "exponential": topology.exponential,
-        "ring": topology.ring,
-    }
     try:
-        if name in makers:
-            return graphs_svg(makers[name](run.nodes))
         if name != "random":
-            return ""
+            return graphs_svg(topology.parse(name, run.nodes))
         chances = {key: config[f"topology.{key}"] for key in ("inner", "inter", "period")}
         if config.get("published.per_receiver"):
             chances["per_receiver"] = True

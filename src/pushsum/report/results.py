@@ -383,7 +383,8 @@ def _rows(runs: list[Run], where: Mapping[Run, tuple[str, str]]) -> dict[Run, st
             if len(kinds[algorithm]) > 1 or "weighting" in varying:
                 plain = len(weightings) > 1 and "weighting" not in varying
                 words.append(kind if plain else run.weighting)
-            words += [f"{key}={_traits(run).get(key)}" for key in varying if key != "weighting"]
+            traits = _traits(run)
+            words += [f"{k}={traits[k]}" for k in varying if k in traits and k != "weighting"]
             rows[run] = ", ".join(words)
     return rows
 
