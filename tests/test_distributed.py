@@ -101,4 +101,5 @@ def test_equals_the_simulator_at_every_step(n):
                 own = record.weights[record.edges[0] == rank]
                 torch.testing.assert_close(weights, own, **close, msg=where)
                 if dtype == torch.float64:
-                    assert total == x[None].sum() and y_total == y[None].sum(), where
+                    assert total == x[None].sum(), where
+                    assert y_total == y[None].sum(), where

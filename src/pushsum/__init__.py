@@ -19,12 +19,14 @@ if TYPE_CHECKING:
         topology,
         weighting,
     )
+    from pushsum.engines.distributed.node import PushSum
     from pushsum.engines.simulator import Iterate, iterate
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Iterate",
+    "PushSum",
     "algorithms",
     "data",
     "iterate",
@@ -36,7 +38,11 @@ __all__ = [
     "weighting",
 ]
 
-_HOME = {"Iterate": "pushsum.engines.simulator", "iterate": "pushsum.engines.simulator"}
+_HOME = {
+    "Iterate": "pushsum.engines.simulator",
+    "iterate": "pushsum.engines.simulator",
+    "PushSum": "pushsum.engines.distributed.node",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from pushsum import __version__, topology, weighting
@@ -249,13 +250,16 @@ class _Early:
         self.resting = False
         self._moved: set[Tensor] = set()
         self._unsent: list[slice] = []
-        ends, start = {}, 0
+        ends: dict[Tensor, tuple[int, int]] = {}
+        start = 0
         for p, shape in zip(node._parameters, node.layout.shapes, strict=True):
             ends[p] = (start, start + prod(shape))
             start += prod(shape)
         self._span = ends
-        self._rows = dict(zip(node._parameters, node._rows, strict=True))
-        self._movers = {p: _mover(optimizer, p) for p in node._parameters}
+        self._rows: dict[Tensor, Tensor] = dict(zip(node._parameters, node._rows, strict=True))
+        self._movers: dict[Tensor, Callable[[], None]] = {
+            p: _mover(optimizer, p) for p in node._parameters
+        }
         self.hooks: list[Any] = [
             p.register_post_accumulate_grad_hook(self._gradient_is_there) for p in node._parameters
         ]
@@ -331,7 +335,7 @@ def _refuse_wrapped(model: nn.Module) -> None:
             "give the plain module"
         )
     for name, p in model.named_parameters():
-        if isinstance(p, nn.parameter.UninitializedTensorMixin):
+        if is_lazy(p):
             raise ValueError(f"parameter {name} is not initialized: run the model once before")
         if type(p.data) is not Tensor:
             raise ValueError(
