@@ -16,8 +16,10 @@ import yaml
 from pushsum import checkpoint, config, training
 from pushsum.engines.gradients import gradients, stacked_buffers
 from pushsum.engines.simulator import iterate
+from pushsum.engines.world import OneProcess
 from pushsum.experiment import Experiment, Sampler
 from pushsum.training import Diverged, run
+from pushsum.training.loop import _refuse_infinite
 
 SMALL = ["model.hidden=[8]", "batch=16", "epochs=2", "steps=30", "gradients=loop"]
 
@@ -96,7 +98,7 @@ def test_the_seed_of_the_graph_moves_nothing_else():
     one, other = build("topology.name=random"), build("topology.name=random", "topology.seed=9")
     assert all((p == q).all() for p, q in zip(one.parts, other.parts, strict=True))
     assert torch.equal(one.start(), other.start())
-    assert torch.equal(one.batch(3).inputs[2], other.batch(3).inputs[2])
+    assert torch.equal(one.batch(3, range(6)).inputs[2], other.batch(3, range(6)).inputs[2])
     assert not all(torch.equal(one.graphs.edges(t), other.graphs.edges(t)) for t in range(1, 8))
 
 
@@ -111,7 +113,7 @@ def test_the_run_is_iterate_on_the_same_problem(tmp_path):
     *_, last = iterate(
         again.algorithm,
         again.graphs,
-        lambda y, t: compute(y, again.batch(t))[0],
+        lambda y, t: compute(y, again.batch(t, range(6)))[0],
         again.start(),
         again.steps,
     )
@@ -132,7 +134,7 @@ def test_records_say_what_happened(tmp_path):
     assert last["step"] == 30
     assert last["samples"] == 30 * 6 * 16
     d = built.layout.d
-    assert last["bytes"] == 30 * 6 * (4 * d + 16)  # one channel per node and step
+    assert last["bytes"] == 30 * 6 * (4 * d + 24)  # one channel per node and step
     assert last["test"]["accuracy"] > 2 * first["test"]["accuracy"]
     assert last["nodes"]["accuracy"]["min"] <= last["nodes"]["accuracy"]["mean"]
     assert 0 < last["a"]["min"] <= 1 <= last["a"]["max"]
@@ -152,7 +154,8 @@ def test_records_say_what_happened(tmp_path):
 
 def test_s_addopt_pushes_twice_as_much():
     one, two = build("algorithm.name=SGP"), build("algorithm.name=S-ADDOPT")
-    assert two.bytes_over(36) - 30 * 16 == 2 * (one.bytes_over(36) - 30 * 16)
+    heads = 30 * 24  # step, a and w along every edge
+    assert two.bytes_from(range(6), 1) - heads == 2 * (one.bytes_from(range(6), 1) - heads)
 
 
 def test_training_works_on_label_skewed_digits(tmp_path):
@@ -183,12 +186,16 @@ def test_the_sampler_goes_through_the_data_once_per_pass():
 
 def test_published_batches_are_alike_within_a_cluster_and_in_every_pass():
     built = build("published.same_batches=true")
-    assert torch.equal(built.batch(1).inputs[0], built.batch(1).inputs[2])
-    assert not torch.equal(built.batch(1).inputs[0], built.batch(1).inputs[3])
+    assert torch.equal(built.batch(1, range(6)).inputs[0], built.batch(1, range(6)).inputs[2])
+    assert not torch.equal(built.batch(1, range(6)).inputs[0], built.batch(1, range(6)).inputs[3])
     per_pass = len(built.parts[0]) // 16
-    assert torch.equal(built.batch(1).inputs[0], built.batch(1 + per_pass).inputs[0])
+    assert torch.equal(
+        built.batch(1, range(6)).inputs[0], built.batch(1 + per_pass, range(6)).inputs[0]
+    )
     corrected = build()
-    assert not torch.equal(corrected.batch(1).inputs[0], corrected.batch(1).inputs[2])
+    assert not torch.equal(
+        corrected.batch(1, range(6)).inputs[0], corrected.batch(1, range(6)).inputs[2]
+    )
     odd = build("published.same_batches=true", "topology.nodes=5")  # clusters of two and three
     assert odd.sampler.streams == [0, 0, 2, 2, 2]
 
@@ -273,8 +280,8 @@ def test_a_loss_that_is_not_finite_names_node_and_step_and_keeps_the_checkpoint(
     saved = checkpoint.generations(tmp_path / "checkpoints")
     original = built.batch
 
-    def poisoned(t):
-        batch = original(t)
+    def poisoned(t, nodes):
+        batch = original(t, nodes)
         if t == 50:
             batch.inputs[4][0] = float("nan")  # a view of this batch alone
         return batch
@@ -292,7 +299,7 @@ def test_an_infinite_gradient_names_the_tensor(tmp_path):
     name = built.layout.names[-1]
     view[name][0] = float("inf")
     with pytest.raises(Diverged, match=f"node 2 diverged at step 7: the gradient of {name}"):
-        training._refuse_infinite(built, g, torch.zeros(6), 7)
+        _refuse_infinite(built, OneProcess(6), g, torch.zeros(6), 7)
 
 
 def test_a_full_disk_leaves_the_old_checkpoint(tmp_path, monkeypatch):
@@ -381,9 +388,9 @@ def test_a_signal_during_an_evaluation_is_obeyed_at_once(tmp_path):
     built = build(*overrides)
     whole = tmp_path / "whole"
     run(build(*overrides), whole)
-    asked, original = 0, built.evaluate
+    asked, original = 0, built.test_nodes
 
-    def evaluate(x, y, buffers, t, stopping):
+    def test_nodes(y, buffers, stopping):
         def asking() -> bool:
             nonlocal asked
             asked += 1
@@ -391,9 +398,9 @@ def test_a_signal_during_an_evaluation_is_obeyed_at_once(tmp_path):
                 os.kill(os.getpid(), signal.SIGTERM)
             return stopping()
 
-        return original(x, y, buffers, t, asking)
+        return original(y, buffers, asking)
 
-    built.evaluate = evaluate
+    built.test_nodes = test_nodes
     with pytest.raises(training.Stopped, match="saved step 0"):
         run(built, tmp_path / "cut")
     assert asked < 60

@@ -3,7 +3,7 @@
 import math
 import platform
 import subprocess
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property, lru_cache
@@ -19,12 +19,11 @@ from pushsum import __version__, algorithms, batchnorm, data, models, topology, 
 from pushsum.config import Config
 from pushsum.data import partition
 from pushsum.engines.gradients import Batch, Layout
+from pushsum.engines.world import Abandoned
 from pushsum.optimizers import optimizer_rule
 from pushsum.randomness import stream
 
-
-class Abandoned(Exception):
-    """An evaluation was told to stop."""
+HEAD = 24  #: bytes in front of a pushed vector: step, a and w
 
 
 @dataclass(frozen=True)
@@ -115,9 +114,19 @@ class Experiment:
         itemsize = next(self.model.parameters()).element_size()
         return self.algorithm.vectors * self.layout.d * itemsize
 
-    def bytes_over(self, edges: int) -> int:
-        """What a step with so many edges pushes: d-vectors, a and w; nothing over self-loops."""
-        return (edges - self.n) * (self.vector_bytes + 16)
+    @property
+    def channel_bytes(self) -> float:
+        """What one channel carries in a step, apart from the heads of messages."""
+        return self.vector_bytes
+
+    def bytes_from(self, nodes: Sequence[int], t: int) -> int:
+        """What nodes push in step t: d-vectors and a head to each of the others they send to."""
+        senders, receivers = self.graphs.edges(t - self.began(t - 1))
+        away = senders[senders != receivers]
+        mine = (
+            len(away) if len(nodes) == self.n else int(torch.isin(away, torch.tensor(nodes)).sum())
+        )
+        return mine * (self.vector_bytes + HEAD)
 
     def histogram(self) -> np.ndarray:
         """(n, classes): who holds how many samples of each label."""
@@ -147,8 +156,7 @@ class Experiment:
             "split": self.histogram().tolist(),
             "algorithm": self.algorithm.name,
             "weighting": self.algorithm.weighting.name,
-            "bytes_per_step": sum(self.bytes_over(self.graphs.edges(t).shape[1]) for t in steps)
-            / len(steps),
+            "bytes_per_step": sum(self.bytes_from(range(self.n), t) for t in steps) / len(steps),
             "strategy": None,
             "finished": False,
         }
@@ -163,21 +171,21 @@ class Experiment:
             streams = [_first_equal(self.parts, part) for part in self.parts]
         return Sampler(self.parts, c.batch, c.seed, streams, reshuffle=not alike)
 
-    def batch(self, t: int) -> Batch:
-        """What the nodes work on at step t."""
-        indices = [self.sampler.indices(node, t) for node in range(self.n)]
+    def batch(self, t: int, nodes: Sequence[int]) -> Batch:
+        """What these nodes work on at step t."""
+        indices = [self.sampler.indices(node, t) for node in nodes]
         if len({len(chosen) for chosen in indices}) == 1 and not self.config.data.augment:
             chosen = torch.from_numpy(np.concatenate(indices))
-            shape = (self.n, len(indices[0]))
+            shape = (len(nodes), len(indices[0]))
             x = self._on_device(self.dataset.scaled(self.dataset.train_x[chosen]))
             targets = self.dataset.train_y[chosen].to(self.device)
             return Batch(x.unflatten(0, shape), targets.unflatten(0, shape))
-        return self._batch_by_node(indices, t)
+        return self._batch_by_node(nodes, indices, t)
 
-    def _batch_by_node(self, indices: list[np.ndarray], t: int) -> Batch:
+    def _batch_by_node(self, nodes: Sequence[int], indices: list[np.ndarray], t: int) -> Batch:
         inputs, targets = [], []
-        for node in range(self.n):
-            chosen = torch.from_numpy(indices[node])
+        for node, mine in zip(nodes, indices, strict=True):
+            chosen = torch.from_numpy(mine)
             x = self.dataset.scaled(self.dataset.train_x[chosen])
             if self.config.data.augment:
                 draw = stream(self.config.seed, "augment", self.sampler.streams[node], t)
@@ -200,30 +208,32 @@ class Experiment:
                     views[name].copy_(other[name].detach())
         return x0.to(self.device)
 
-    def evaluate(
+    def test_average(
         self,
         x: Tensor,
         y: Tensor,
         buffers: dict[str, Tensor],
         t: int,
         stopping: Callable[[], bool] = lambda: False,
-    ) -> dict[str, Any]:
-        """Accuracy and loss of the average model, and of every node's own.
+    ) -> dict[str, float]:
+        """Accuracy and loss of the average model, from the (n, ...) arrays of all nodes.
 
         Raises `Abandoned` once `stopping()`, which is asked before every test batch.
         """
-        c = self.config.evaluation
+        policy = self.config.evaluation.batchnorm
         average = y.mean(0) if self.config.published.average_of_y else x.mean(0)
-        training = self._recompute_batches(t) if c.batchnorm == "recomputed" else iter(())
-        test = self._test(self._model_of(average, buffers, c.batchnorm, training), stopping)
-        if not c.nodes:
-            return {"test": test, "nodes": None}
+        training = self._recompute_batches(t) if policy == "recomputed" else iter(())
+        return self._test(self._model_of(average, buffers, policy, training), stopping)
+
+    def test_nodes(
+        self, y: Tensor, buffers: dict[str, Tensor], stopping: Callable[[], bool] = lambda: False
+    ) -> list[dict[str, float]]:
+        """Accuracy and loss of the given nodes' own models; none if the configuration says so."""
         own = []
-        for i in range(self.n):
-            mine = {name: b[i : i + 1] for name, b in buffers.items()}
-            own.append(self._test(self._model_of(y[i], mine, "averaged", ()), stopping))
-        spread = {key: _spread([o[key] for o in own]) for key in ("accuracy", "loss")}
-        return {"test": test, "nodes": spread}
+        for row in range(len(y) if self.config.evaluation.nodes else 0):
+            mine = {name: b[row : row + 1] for name, b in buffers.items()}
+            own.append(self._test(self._model_of(y[row], mine, "averaged", ()), stopping))
+        return own
 
     def _model_of(
         self,
@@ -362,7 +372,3 @@ def _git_hash() -> str | None:
 
 def _first_equal(parts: list[np.ndarray], part: np.ndarray) -> int:
     return next(k for k, other in enumerate(parts) if np.array_equal(other, part))
-
-
-def _spread(values: list[float]) -> dict[str, float]:
-    return {"mean": float(np.mean(values)), "min": min(values), "max": max(values)}

@@ -43,7 +43,7 @@ def show(renderable: RenderableType) -> None:
     Console(width=max(console.width, 80)).print(renderable)
 
 
-def progress_bar(counts: bool = True) -> Progress:
+def progress_bar(counts: bool = True, hidden: bool = False) -> Progress:
     """A bar on standard error that leaves nothing behind; without a terminal there is none."""
     from rich import progress
     from rich.console import Console
@@ -56,7 +56,7 @@ def progress_bar(counts: bool = True) -> Progress:
         progress.TimeRemainingColumn(),
         console=console,
         transient=True,
-        disable=not console.is_terminal,
+        disable=hidden or not console.is_terminal,
     )
 
 

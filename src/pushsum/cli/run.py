@@ -5,17 +5,23 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from pushsum.cli.common import integer, progress_bar, show
+from pushsum.cli.common import integer, number, progress_bar, show
+from pushsum.names import unknown
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
+    from pushsum.config import Config
+    from pushsum.engines.world import World
     from pushsum.experiment import Experiment
     from pushsum.sweep import Cell
+
+ENGINES = ("simulator", "distributed")
+COMMON = ("pushsum", "torch", "d", "split")  #: of a run's meta data, what nodes must agree on
 
 Words = Annotated[
     list[str] | None,
@@ -37,8 +43,26 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would run, and what it needs.")
     ] = False,
+    engine: Annotated[
+        str,
+        typer.Option(
+            help="Where the nodes live: in this process, or in one each (started here, or by "
+            "torchrun).",
+            metavar="simulator|distributed",
+        ),
+    ] = "simulator",
+    timeout: Annotated[
+        float,
+        typer.Option(
+            help="distributed: seconds of silence after which a node counts as lost.",
+            parser=number,
+            metavar="SECONDS",
+        ),
+    ] = 120.0,
 ) -> None:
     """Train: N nodes, one model each, as the configuration says."""
+    if engine not in ENGINES:
+        raise ValueError(unknown("engine", engine, ENGINES))
     if into is None and not dry_run:
         raise ValueError("name the run's directory: --into runs/NAME")
     if from_step is not None and not resume:
@@ -47,6 +71,7 @@ def run(
         raise ValueError("--resume needs the run's directory: --into runs/NAME")
     from pushsum import config, experiment
     from pushsum.engines.memory import keep_freed_memory
+    from pushsum.engines.world import OneProcess
 
     path, overrides = _split(words)
     if resume:
@@ -57,13 +82,85 @@ def run(
             raise ValueError(f"{into} holds no run to resume")
         path = into / "config.yaml"
     keep_freed_memory()
-    built = experiment.Experiment(config.read(path, overrides))
+    settings = config.read(path, overrides)
+    built = experiment.Experiment(settings)
     if dry_run:
         show(_plan(built))
         return
     assert into is not None
-    write = _tensorboard(into) if tensorboard else _nothing
-    _train(built, into, resume, from_step, write)
+    task = Task(into, resume, from_step, tensorboard, timeout)
+    if engine == "simulator":
+        _train(built, task, OneProcess(built.n))
+        return
+    from pushsum.engines.distributed import launcher
+
+    if launcher.launched():
+        _as_node(settings, task)
+        return
+    if not resume and (into / "meta.json").exists():
+        raise ValueError(f"{into} holds a run already: go on with --resume, or name another one")
+    code = launcher.launch(built.n, _as_node, settings, task, patience=timeout + 10)
+    if code:
+        raise typer.Exit(code)
+
+
+class Task(NamedTuple):
+    """What a run is to do with its directory."""
+
+    into: Path
+    resume: bool
+    from_step: int | None
+    tensorboard: bool
+    timeout: float
+
+
+def _as_node(settings: Config, task: Task) -> None:
+    """One of the processes of a run; how it ends is one line of its own."""
+    import os
+
+    from pushsum import training
+    from pushsum.engines.distributed.peers import PeerLost, Peers
+    from pushsum.engines.distributed.world import Failed, Processes
+    from pushsum.experiment import Experiment
+
+    peers: Peers | None = None
+    try:
+        built = Experiment(settings)
+        peers = Peers(task.timeout)
+        if peers.n != built.n:
+            raise ValueError(f"topology.nodes = {built.n}, but there are {peers.n} processes")
+        facts = {
+            **settings.model_dump(mode="json"),
+            "resume": task.resume,
+            "from_step": task.from_step,
+            **{name: value for name, value in built.meta().items() if name in COMMON},
+        }
+        world = Processes(peers, facts)
+        _train(built, task, world)
+        code = 0
+    except typer.Exit as end:
+        code = end.exit_code
+    except PeerLost as problem:
+        saved = training.newest_checkpoint(task.into, world)
+        _complain(
+            f"node {world.nodes[0]}: {problem}; last checkpoint: "
+            f"{'none' if saved is None else f'step {saved}'}; go on with: pushsum run "
+            f"--engine distributed --resume --into {task.into}"
+        )
+        code = 1
+    except Failed:
+        code = 2  # node 0 has said why
+    except (ValueError, OSError) as problem:
+        _complain(
+            f"{problem}" if peers is None or peers.rank == 0 else f"node {peers.rank}: {problem}"
+        )
+        code = 2
+    sys.stdout.flush()
+    os._exit(code)  # threads of a broken process group would keep the process
+
+
+def _complain(text: str) -> None:
+    print(f"pushsum: {' '.join(text.split())}", file=sys.stderr, flush=True)
 
 
 def _nothing(record: dict[str, Any]) -> None:
@@ -91,32 +188,31 @@ def _tensorboard(into: Path) -> Callable[[dict[str, Any]], None]:
     return write
 
 
-def _train(
-    built: Experiment,
-    into: Path,
-    resume: bool,
-    from_step: int | None,
-    write: Callable[[dict[str, Any]], None],
-) -> None:
+def _train(built: Experiment, task: Task, world: World) -> None:
+    """Run, with a progress bar where the first node is."""
     from pushsum import training
 
-    with progress_bar() as bar:
-        task = bar.add_task("training", total=built.steps)
+    chief = world.nodes[0] == 0
+    write = _tensorboard(task.into) if task.tensorboard and chief else _nothing
+    with progress_bar(hidden=not chief) as bar:
+        shown = bar.add_task("training", total=built.steps)
 
         def progress(step: int, record: dict[str, Any] | None) -> None:
-            bar.update(task, completed=step)
-            if record is not None:
+            bar.update(shown, completed=step)
+            if record is not None and chief:
                 _say(bar.console, built, record)
                 write(record)
 
         try:
-            record = training.run(built, into, progress, resume, from_step)
+            record = training.run(built, task.into, progress, task.resume, task.from_step, world)
         except training.Stopped as stopped:
             bar.stop()
-            print(f"pushsum: {stopped}", file=sys.stderr)
+            if chief:
+                _complain(str(stopped))
             raise typer.Exit(130) from None
-    test = record["test"]
-    typer.echo(f"{into}: accuracy {100 * test['accuracy']:.2f} %, loss {test['loss']:.4f}")
+    if chief:
+        test = record["test"]
+        typer.echo(f"{task.into}: accuracy {100 * test['accuracy']:.2f} %, loss {test['loss']:.4f}")
 
 
 def _say(console: Console, built: Experiment, record: dict[str, Any]) -> None:

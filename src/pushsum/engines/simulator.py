@@ -4,7 +4,7 @@ Messages are a product with the weight matrix, and a buffer x_ij is a row of the
 pushed at the step at which i last heard j, so nothing here is n x n x d.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -164,6 +164,17 @@ class Network:
             depth = self.topology.lookback if weighting.sight == "neighbours" else self.period
             snapshots = (Snapshot(t, values[0]), *snapshots)[:depth]
         return Pushed(held, snapshots, weights)
+
+    def saved(self, memory: Any) -> tuple[dict[str, Tensor], Any]:
+        """A memory as named tensors and JSON."""
+        snapshots: tuple[Snapshot, ...] = memory or ()
+        tensors = {str(position): snapshot.x for position, snapshot in enumerate(snapshots)}
+        return tensors, [snapshot.step for snapshot in snapshots]
+
+    def restored(self, tensors: Mapping[str, Tensor], notes: Any) -> Any:
+        """The memory that was saved."""
+        steps = enumerate(notes)
+        return tuple(Snapshot(step, tensors[str(position)]) for position, step in steps) or None
 
     def _weights(
         self, t: int, edges: Tensor, weighting: Weighting, snapshots: tuple[Snapshot, ...]

@@ -10,7 +10,7 @@ is enough, since nothing of step t-1 is needed while step t arrives.
 Sums are in the order of the senders, as the simulator's: in float64 both agree bit for bit.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -110,6 +110,17 @@ class Exchange:
             pass
         first, *others = (held[None] for held in step.held)
         return Pushed((first, step.a, *others), step.memory(), step.weights)
+
+    def saved(self, memory: Memory | None) -> tuple[dict[str, Tensor], Any]:
+        """A memory as named tensors and JSON."""
+        heard, d2 = memory or Memory({}, {})
+        steps = {str(j): h.step for j, h in heard.items()}
+        return {str(j): h.x for j, h in heard.items()}, {"heard": steps, "d2": d2}
+
+    def restored(self, tensors: Mapping[str, Tensor], notes: Any) -> Memory:
+        """The memory that was saved; its tensors will be received into."""
+        heard = {int(j): Heard(step, tensors[j].clone()) for j, step in notes["heard"].items()}
+        return Memory(heard, {int(j): d2 for j, d2 in notes["d2"].items()})
 
     def weights(self, t: int, weighting: Weighting, d2: dict[int, float]) -> tuple[Tensor, Tensor]:
         """To whom this node gives what in step t: receivers (K,) in order, weights (K,) float64."""

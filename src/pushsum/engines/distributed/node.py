@@ -15,7 +15,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from pushsum import __version__, topology, weighting
-from pushsum.engines.distributed.exchange import Exchange, Heard, Ledger, Memory, Step
+from pushsum.engines.distributed.exchange import Exchange, Ledger, Memory, Step
 from pushsum.engines.distributed.peers import Peers
 from pushsum.engines.gradients import Layout
 from pushsum.topology import Topology
@@ -198,13 +198,13 @@ class PushSum:
 
     def state_dict(self) -> dict[str, Any]:
         """This node's part of a checkpoint, besides the model's and the optimizer's own."""
-        heard, d2 = self._memory or Memory({}, {})
+        tensors, notes = self._exchange.saved(self._memory)
         return {
             "t": self.t,
             "a": self._a.clone(),
             "x": self._x.clone(),
-            "heard": {j: {"step": h.step, "x": h.x.clone()} for j, h in heard.items()},
-            "d2": dict(d2),
+            "heard": {j: x.clone() for j, x in tensors.items()},
+            "notes": notes,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -215,11 +215,8 @@ class PushSum:
             )
         self.t, self._a = state["t"], state["a"].clone()
         self._x.copy_(state["x"])
-        heard = {
-            j: Heard(h["step"], h["x"].clone().to(self._x.device))
-            for j, h in state["heard"].items()
-        }
-        self._memory = Memory(heard, dict(state["d2"]))
+        heard = {j: x.to(self._x.device) for j, x in state["heard"].items()}
+        self._memory = self._exchange.restored(heard, state["notes"])
         self._show()
 
     # ----------------------------------------------------------------- the end

@@ -9,7 +9,7 @@ gone from those that only wait for it.
 import json
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from itertools import count
@@ -67,14 +67,15 @@ class Peers:
         """Refuse, at every node, unless all were given the same facts; then open the channels."""
         if self.n == 1:
             return
-        self._store.set(f"facts/{self.rank}", json.dumps(facts))
-        theirs = {node: json.loads(self._facts_of(node)) for node in range(self.n)}
-        for name in facts:
-            for node, other in theirs.items():
-                if other.get(name) != theirs[0].get(name):
+        self._store.set(f"facts/{self.rank}", json.dumps(dict(_dotted(facts))))
+        first, *others = (json.loads(self._facts_of(node)) for node in range(self.n))
+        for node, other in enumerate(others, 1):
+            for name in first | other:
+                mine, theirs = first.get(name, "nothing"), other.get(name, "nothing")
+                if mine != theirs:
+                    self.leave(0)
                     raise Disagreement(
-                        f"the nodes differ in {name}: {theirs[0].get(name)!r} at node 0, "
-                        f"{other.get(name)!r} at node {node}"
+                        f"the nodes differ in {name}: {mine} at node 0, {theirs} at node {node}"
                     )
         self.group = dist.new_group(timeout=timedelta(seconds=self.timeout))
 
@@ -91,16 +92,47 @@ class Peers:
         """Whether the process group can carry tensors of this device."""
         return self.n == 1 or device.type in str(dist.get_backend_config())
 
+    # ----------------------------------------------------------------- besides messages
+
+    def tell(self, key: str, value: Any) -> None:
+        """Leave something for the others to hear, as JSON."""
+        self._store.set(f"told/{key}", json.dumps(value))
+
+    def told(self, key: str) -> bool:
+        """Whether somebody has left this."""
+        return self.n > 1 and bool(self._store.check([f"told/{key}"]))
+
+    def hear(self, key: str, teller: int, seconds: float | None = None) -> Any:
+        """Wait for what a node leaves: however long that takes, while it is alive, or `seconds`."""
+        start, count, since = monotonic(), -1, monotonic()
+        while not self.told(key):
+            sleep(0.005)
+            now = monotonic()
+            if now > since + BEAT:
+                beats = self._counts()[teller]
+                if beats != count:
+                    count, since = beats, now
+            if now > since + self.timeout or (seconds is not None and now > start + seconds):
+                raise self.lost(teller, None, TimeoutError(f"it did not tell {key}"))
+        return json.loads(self._store.get(f"told/{key}"))
+
+    def condemn(self, text: str) -> None:
+        """Say why this node gives up, before the others find it gone."""
+        if self.n > 1:
+            with suppress(RuntimeError):
+                self._store.compare_set("verdict", "", text)
+
     # ----------------------------------------------------------------- when a message fails
 
-    def lost(self, peer: int, t: int, error: Exception) -> PeerLost:
+    def lost(self, peer: int, t: int | None, error: Exception) -> PeerLost:
         """Which node is really gone, given that this one could not hear `peer` in step t."""
+        when = "" if t is None else f" (noticed in step {t})"
         try:
-            return PeerLost(f"{self._verdict(peer, error)} (noticed in step {t})")
-        except (RuntimeError, ValueError):  # the store is gone, with the process that kept it
+            return PeerLost(f"{self._verdict(peer, error)}{when}")
+        except RuntimeError:  # the store is gone, with the process that kept it
             return PeerLost(
-                f"node {peer} is lost, and the processes' meeting point with it (noticed in "
-                f"step {t}): {_first_line(error)}"
+                f"node {peer} is lost, and the processes' meeting point with it{when}: "
+                f"{_first_line(error)}"
             )
 
     def _verdict(self, peer: int, error: Exception) -> str:
@@ -150,6 +182,15 @@ class Peers:
             self._beating.join()
         if self._ours:
             dist.destroy_process_group()
+
+
+def _dotted(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Nested facts as one flat list of names."""
+    for name, value in facts.items():
+        if isinstance(value, Mapping):
+            yield from _dotted(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
 
 
 def _first_line(error: Exception) -> str:

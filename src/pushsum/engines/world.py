@@ -1,0 +1,121 @@
+"""Where the nodes of a run live: all in this process, or one per process.
+
+A run asks six things of its world: which nodes are here, an exchange between all of them, one
+place where something is done once, what all processes hold, agreement, and when to stop.
+"""
+
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from types import FrameType
+from typing import Any, Protocol, TypeVar
+
+from torch import Tensor
+
+from pushsum.engines.simulator import Network
+from pushsum.protocol import Exchange
+from pushsum.topology import Topology
+
+Answer = TypeVar("Answer")
+
+
+class Abandoned(Exception):
+    """Something that takes long was told to stop."""
+
+
+class Kept(Exchange, Protocol):
+    """An exchange that counts what it costs, and whose memory can be stored."""
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """By phase, so far."""
+        ...
+
+    def saved(self, memory: Any) -> tuple[dict[str, Tensor], Any]:
+        """A memory as named tensors and JSON."""
+        ...
+
+    def restored(self, tensors: Mapping[str, Tensor], notes: Any) -> Any:
+        """The memory that was saved."""
+        ...
+
+
+class World(Protocol):
+    """Where the nodes of a run live; a context manager, within which it listens for signals."""
+
+    nodes: Sequence[int]  #: the nodes of this process, in order
+    name: str  #: of the engine
+
+    def __enter__(self) -> "World": ...
+
+    def __exit__(self, *problem: Any) -> None: ...
+
+    def exchange(self, topology: Topology, start: int) -> Kept:
+        """The exchange of a sequence of graphs that begins after step `start`."""
+        ...
+
+    def once(self, action: Callable[[], Answer]) -> Answer:
+        """Done by one process for all; what it returns (or raises) reaches every one. As JSON."""
+        ...
+
+    def gather(self, tensors: Mapping[str, Tensor]) -> list[dict[str, Tensor]] | None:
+        """What every process holds, in the order of the nodes, at the one that acts for all."""
+        ...
+
+    def listed(self, own: Sequence[int]) -> list[list[int]]:
+        """What every process says, at every process."""
+        ...
+
+    def may_begin(self, t: int) -> bool:
+        """Whether step t is to be taken, after a signal to stop perhaps; all processes agree."""
+        ...
+
+    @property
+    def stopping(self) -> bool:
+        """Whether a signal has arrived."""
+        ...
+
+
+class OneProcess:
+    """All nodes in this process, by the simulator.
+
+    SIGINT and SIGTERM ask the run to stop at the next step; a second one stops at once.
+    """
+
+    name = "simulator"
+
+    def __init__(self, n: int) -> None:
+        self.nodes: Sequence[int] = range(n)
+        self.stopping = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> "OneProcess":
+        try:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._ask)
+        except ValueError:  # not the main thread: the caller handles signals
+            pass
+        return self
+
+    def __exit__(self, *problem: Any) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        if self.stopping:
+            raise KeyboardInterrupt
+        self.stopping = True
+
+    def exchange(self, topology: Topology, start: int) -> Kept:
+        return Network(topology, start)
+
+    def once(self, action: Callable[[], Answer]) -> Answer:
+        return action()
+
+    def gather(self, tensors: Mapping[str, Tensor]) -> list[dict[str, Tensor]] | None:
+        return [dict(tensors)]
+
+    def listed(self, own: Sequence[int]) -> list[list[int]]:
+        return [list(own)]
+
+    def may_begin(self, t: int) -> bool:
+        return not self.stopping

@@ -1,0 +1,9 @@
+"""Running an experiment: one stream of records; stops and goes on bit for bit.
+
+A run directory holds `config.yaml` (resolved), `meta.json`, `records.jsonl` and `checkpoints/`.
+"""
+
+from pushsum.training.loop import Progress, Stopped, newest_checkpoint, run
+from pushsum.training.records import Diverged, last_record
+
+__all__ = ["Diverged", "Progress", "Stopped", "last_record", "newest_checkpoint", "run"]

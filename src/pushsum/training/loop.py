@@ -1,0 +1,247 @@
+"""The loop of a run: step, test, record, save, stop, go on; the same for every engine."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch.nn.functional as F
+import yaml
+from torch import Tensor
+
+from pushsum import checkpoint, files
+from pushsum.engines.gradients import Gradients, Strategy, fastest, gradients, stacked_buffers
+from pushsum.engines.world import Abandoned, Kept, OneProcess, World
+from pushsum.experiment import Experiment
+from pushsum.training import saving
+from pushsum.training.progressing import Progressing
+from pushsum.training.records import Diverged, last_record, record
+
+Progress = Callable[[int, dict[str, Any] | None], None]  #: (step, record or None)
+
+
+class Stopped(Exception):
+    """SIGINT or SIGTERM arrived; everything is saved."""
+
+
+def run(
+    experiment: Experiment,
+    directory: Path,
+    progress: Progress = lambda step, line: None,
+    resume: bool = False,
+    from_step: int | None = None,
+    world: World | None = None,
+) -> dict[str, Any]:
+    """Run, or go on; returns the last record. Raises `Stopped` when told to stop.
+
+    Args:
+        experiment: what to run.
+        directory: where its files are.
+        progress: called after every step.
+        resume: go on with the run in the directory.
+        from_step: from this checkpoint, not from the newest.
+        world: where the nodes live; None: all in this process.
+    """
+    with world or OneProcess(experiment.n) as here:
+        if resume:
+            meta = here.once(lambda: _reopened_meta(directory))
+            now = saving.reopen(directory, here, experiment, from_step)
+            here.once(lambda: saving.drop_records_after(directory / "records.jsonl", now.step))
+        else:
+            now = _begun(experiment, here)
+            meta = here.once(lambda: _opened(experiment, here, directory, now))
+        return _go_on(experiment, here, directory, meta, now, progress)
+
+
+def _begun(experiment: Experiment, world: World) -> Progressing:
+    """Before step 1."""
+    phases = ["gradients", "evaluation", "total", *world.exchange(experiment.graphs, 0).seconds]
+    x0 = experiment.start()[list(world.nodes)]
+    return Progressing(
+        0,
+        experiment.algorithm.init(x0),
+        stacked_buffers(experiment.model, len(world.nodes)),
+        0,
+        dict.fromkeys(phases, 0.0),
+        dict.fromkeys(
+            ("compute", "transfer", "weighting_hidden", "weighting_exposed", "total"), 0.0
+        ),
+        [],
+    )
+
+
+def _opened(
+    experiment: Experiment, world: World, directory: Path, now: Progressing
+) -> dict[str, Any]:
+    """A new run's directory and its meta data."""
+    records = directory / "records.jsonl"
+    if records.exists() or (directory / "meta.json").exists():
+        raise ValueError(
+            f"{directory} holds a run already: go on with --resume, or name another directory"
+        )
+    directory.mkdir(parents=True, exist_ok=True)
+    meta = experiment.meta() | {"engine": world.name}
+    strategy = experiment.config.gradients
+    if strategy == "auto":
+        y, batch = now.state.network.y, experiment.batch(1, world.nodes)
+        strategy, _ = fastest(experiment.model, F.cross_entropy, y, batch)
+    meta["strategy"] = strategy
+    text = yaml.safe_dump(experiment.config.model_dump(mode="json"), sort_keys=False)
+    files.write(directory / "config.yaml", text.encode())
+    _write_meta(directory, meta)
+    records.touch()
+    return meta
+
+
+def _reopened_meta(directory: Path) -> dict[str, Any]:
+    if not (directory / "meta.json").exists():
+        raise ValueError(f"{directory} holds no run to resume")
+    meta: dict[str, Any] = json.loads((directory / "meta.json").read_text())
+    meta["finished"] = False
+    _write_meta(directory, meta)
+    return meta
+
+
+def _write_meta(directory: Path, meta: dict[str, Any]) -> None:
+    files.write(directory / "meta.json", json.dumps(meta, indent=1).encode())
+
+
+def _go_on(
+    experiment: Experiment,
+    world: World,
+    directory: Path,
+    meta: dict[str, Any],
+    now: Progressing,
+    progress: Progress,
+) -> dict[str, Any]:
+    c, algorithm = experiment.config, experiment.algorithm
+    strategy: Strategy = meta["strategy"]
+    compute = gradients(strategy, experiment.model, F.cross_entropy, now.buffers)
+    exchange = world.exchange(experiment.graphs, experiment.began(now.step))
+    interval = c.evaluation.every * experiment.steps_per_epoch
+    saving_interval = c.checkpoint * experiment.steps_per_epoch
+    last_saved = -1 if now.step == 0 else now.step
+    line: dict[str, Any] = {}
+
+    def due(t: int) -> bool:
+        short = c.published.test_before and t == experiment.steps
+        return (t % interval == 0 or t == experiment.steps) and not short
+
+    while True:
+        t = now.step
+        if due(t) or t % saving_interval == 0:
+            _refuse_bad_state(world, now)
+        unfinished = due(t) and now.recorded != t
+        if unfinished:
+            try:
+                line = record(experiment, world, directory, now)
+            except Abandoned:
+                pass  # the loop ends below; the record is made after resuming
+            else:
+                progress(t, line)
+                unfinished = False
+        ends = t == experiment.steps
+        stops = unfinished or (not ends and not world.may_begin(t + 1))
+        if last_saved != t and (t % saving_interval == 0 or ends or stops):
+            saving.save(directory, world, experiment, now)
+            last_saved = t
+        if stops:
+            raise Stopped(f"saved step {t}; go on with --resume")
+        if ends:
+            break
+        _one_step(experiment, world, now, t + 1, compute, exchange)
+        if experiment.began(now.step) == now.step:
+            now.state = algorithm.init(now.state.network.y)
+            exchange = world.exchange(experiment.graphs, now.step)
+        progress(now.step, None)
+    meta["finished"] = True
+    world.once(lambda: _write_meta(directory, meta))
+    return line or last_record(directory)
+
+
+def newest_checkpoint(directory: Path, world: World) -> int | None:
+    """The step of this process's newest checkpoint."""
+    return next(iter(checkpoint.generations(saving.place(directory, world))), None)
+
+
+def _one_step(
+    experiment: Experiment,
+    world: World,
+    now: Progressing,
+    t: int,
+    compute: Gradients,
+    exchange: Kept,
+) -> None:
+    start = perf_counter()
+    batch = experiment.batch(t, world.nodes)
+    g, losses = compute(now.state.network.y, batch)
+    _refuse_infinite(experiment, world, g, losses, t)
+    computed = perf_counter()
+    before = dict(exchange.seconds)
+    now.state = experiment.algorithm.step(now.state, g, t, exchange)
+    spent = {name: value - before[name] for name, value in exchange.seconds.items()}
+    now.step = t
+    now.losses.append(float(losses.mean()))
+    pushed = experiment.bytes_from(world.nodes, t)
+    now.bytes += pushed
+    for name, seconds in spent.items():
+        now.seconds[name] += seconds
+    now.seconds["gradients"] += computed - start
+    now.seconds["total"] += perf_counter() - start
+    here = len(world.nodes)
+    _model_time(experiment, now, (computed - start) / here, spent["weighting"] / here, pushed)
+
+
+def _model_time(
+    experiment: Experiment, now: Progressing, compute: float, weighting: float, pushed: int
+) -> None:
+    """What the step would take with one machine like this per node and the configured links.
+
+    Weights are computed while parameters are on the wire (the paper's Fig. 1): only what exceeds
+    the transfer is exposed.
+    """
+    link = experiment.config.link
+    wire = 8 * experiment.channel_bytes / (1e9 * link.gigabits) + link.latency
+    transfer = wire if pushed else 0.0
+    hidden = min(weighting, transfer)
+    parts = {
+        "compute": compute,
+        "transfer": transfer,
+        "weighting_hidden": hidden,
+        "weighting_exposed": weighting - hidden,
+        "total": compute + transfer + weighting - hidden,
+    }
+    for name, seconds in parts.items():
+        now.modelled[name] += seconds
+
+
+def _refuse_bad_state(world: World, now: Progressing) -> None:
+    """A step may leave the finite numbers although its gradient was finite."""
+    x = now.state.network.x
+    if bool(x.sum(1).isfinite().all()) or bool(x.isfinite().all()):
+        return
+    node = world.nodes[int((~x.isfinite().all(1)).nonzero()[0])]
+    raise Diverged(
+        f"node {node} diverged at step {now.step}: its parameters are not finite; try a smaller "
+        "algorithm.lr (the last checkpoint is kept)"
+    )
+
+
+def _refuse_infinite(
+    experiment: Experiment, world: World, g: Tensor, losses: Tensor, t: int
+) -> None:
+    if bool(losses.isfinite().all()) and bool(g.sum(1).isfinite().all()):
+        return
+    for row, node in enumerate(world.nodes):
+        if not bool(losses[row].isfinite()):
+            where = "its loss"
+        elif not bool(g[row].isfinite().all()):
+            views = experiment.layout.views(g[row])
+            where = "the gradient of " + next(k for k, v in views.items() if not v.isfinite().all())
+        else:
+            continue
+        raise Diverged(
+            f"node {node} diverged at step {t}: {where} is not finite; try a smaller algorithm.lr "
+            "(the last checkpoint is kept)"
+        )

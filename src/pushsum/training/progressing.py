@@ -1,0 +1,21 @@
+"""What changes while a run goes on."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from pushsum import algorithms
+
+
+@dataclass
+class Progressing:
+    """What this process has of a run; all that a checkpoint holds."""
+
+    step: int
+    state: algorithms.State
+    buffers: dict[str, Tensor]
+    bytes: int
+    seconds: dict[str, float]
+    modelled: dict[str, float]
+    losses: list[float]  #: of the steps since the last record
+    recorded: int = -1  #: the last step that has a record

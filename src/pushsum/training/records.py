@@ -1,0 +1,170 @@
+"""Records: what a run has reached, as one line of JSON."""
+
+import json
+import math
+import os
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pushsum import algorithms, protocol
+from pushsum.engines.simulator import Iterate
+from pushsum.engines.world import Abandoned, World
+from pushsum.experiment import Experiment
+from pushsum.training.progressing import Progressing
+
+SMALL = 16  #: up to so many nodes, records carry the whole weight matrix
+
+
+class Diverged(ValueError):
+    """A loss, a gradient or a parameter is not finite."""
+
+
+def record(
+    experiment: Experiment, world: World, directory: Path, now: Progressing
+) -> dict[str, Any]:
+    """Test, and append a line to the records; every process tests its own nodes.
+
+    Raises `Abandoned`, in all processes, if one of them was told to stop meanwhile.
+    """
+    start = perf_counter()
+    try:
+        own = experiment.test_nodes(now.state.network.y, now.buffers, lambda: world.stopping)
+        given_up = 0
+    except Abandoned:
+        own, given_up = [], 1
+    parts = world.gather(_shown(now, own) | {"given_up": torch.tensor([given_up])})
+
+    def write() -> dict[str, Any]:
+        assert parts is not None
+        if any(int(part["given_up"]) for part in parts):
+            raise Abandoned
+        whole = _Whole(parts, now)
+        line = _line(experiment, world, whole, now.step, start)
+        with (directory / "records.jsonl").open("a") as file:
+            file.write(json.dumps(line, allow_nan=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        return line
+
+    line = world.once(write)
+    now.seconds["evaluation"] += perf_counter() - start
+    now.losses.clear()
+    now.recorded = now.step
+    return line
+
+
+def _shown(now: Progressing, own: list[dict[str, float]]) -> dict[str, Tensor]:
+    """What the process that writes must know of the others, as tensors."""
+    network = now.state.network
+    scalars = [now.bytes, *now.seconds.values(), *now.modelled.values()]
+    results = [[node["accuracy"], node["loss"]] for node in own]
+    return {
+        "x": network.x,
+        "a": network.a,
+        "weights": network.weights,
+        "losses": torch.tensor(now.losses, dtype=torch.float64),
+        "scalars": torch.tensor(scalars, dtype=torch.float64),
+        "own": torch.tensor(results, dtype=torch.float64),
+        **{f"buffers.{name}": value for name, value in now.buffers.items()},
+    }
+
+
+class _Whole:
+    """All nodes, put together from what the processes showed."""
+
+    def __init__(self, parts: list[dict[str, Tensor]], now: Progressing) -> None:
+        def joined(name: str) -> Tensor:
+            return parts[0][name] if len(parts) == 1 else torch.cat([p[name] for p in parts])
+
+        self.x, self.a, self.weights, self.own = map(joined, ("x", "a", "weights", "own"))
+        alone = len(parts) == 1
+        self.y = now.state.network.y if alone else protocol.corrected(self.x, self.a)
+        self.buffers = {name: joined(f"buffers.{name}") for name in now.buffers}
+        losses = torch.stack([p["losses"] for p in parts])
+        each = losses[0] if alone else losses.to(self.x.dtype).mean(0)
+        self.losses = each.tolist()
+        scalars = torch.stack([p["scalars"] for p in parts])
+        self.bytes = int(scalars[:, 0].sum())
+        seconds = iter(scalars[:, 1:].mean(0).tolist())  # of a node, on average
+        self.seconds = dict(zip(now.seconds, seconds, strict=False))
+        self.modelled = dict(zip(now.modelled, seconds, strict=True))
+
+
+def _line(
+    experiment: Experiment, world: World, whole: _Whole, step: int, start: float
+) -> dict[str, Any]:
+    x, y, weights = whole.x, whole.y, whole.weights
+    test = experiment.test_average(x, y, whole.buffers, step, lambda: world.stopping)
+    if not math.isfinite(test["loss"]):
+        raise Diverged(
+            f"the average model diverged at step {step}: its test loss is not finite; try a "
+            "smaller algorithm.lr (the last checkpoint is kept)"
+        )
+    average, centre = x.double().mean(0), y.double().mean(0)
+    local = step - experiment.began(step)
+    state = algorithms.State(protocol.State(x, whole.a, y, None, x, weights), None)
+    small = experiment.n <= SMALL and len(weights) > 0
+    whole.seconds["evaluation"] += perf_counter() - start
+    line = {
+        "step": step,
+        "epoch": step / experiment.steps_per_epoch,
+        "samples": step * sum(min(experiment.config.batch, len(p)) for p in experiment.parts),
+        "bytes": whole.bytes,
+        "train_loss": float(np.mean(whole.losses)) if whole.losses else None,
+        "test": test,
+        "nodes": _spread(whole.own) if len(whole.own) else None,
+        "consensus": {
+            "theorem": float((y.double() - average).abs().sum(1).max()),
+            "mean_square": float((y.double() - centre).square().sum(1).mean()),
+        },
+        "a": {"min": float(whole.a.min()), "max": float(whole.a.max())},
+        "smallest_weight": float(weights.min()) if len(weights) else None,
+        "seconds": whole.seconds,
+        "modelled": whole.modelled,
+        "overlap": _overlap(whole.seconds),
+        "weights": Iterate(local, state, experiment.graphs).W.tolist() if small else None,
+    }
+    finite: dict[str, Any] = _finite(line)
+    return finite
+
+
+def _spread(own: Tensor) -> dict[str, dict[str, float]]:
+    """(n, 2) accuracies and losses -> mean, min and max."""
+    columns = zip(("accuracy", "loss"), own.T.tolist(), strict=True)
+    return {
+        key: {"mean": float(np.mean(values)), "min": min(values), "max": max(values)}
+        for key, values in columns
+    }
+
+
+def _overlap(seconds: dict[str, float]) -> dict[str, float] | None:
+    """What of weighting and transfer was hidden behind other work, where messages are real."""
+    if "transfer" not in seconds:
+        return None
+    return {
+        "compute": seconds["gradients"],
+        "mixing": seconds["mixing"],
+        "weighting_hidden": seconds["weighting"] - seconds["weighting_exposed"],
+        "weighting_exposed": seconds["weighting_exposed"],
+        "transfer_hidden": seconds["transfer"] - seconds["waiting"],
+        "transfer_exposed": seconds["waiting"],
+    }
+
+
+def _finite(value: Any) -> Any:
+    """JSON knows no infinity: what is not finite (a node's own loss, say) becomes null."""
+    if isinstance(value, dict):
+        return {key: _finite(part) for key, part in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def last_record(directory: Path) -> dict[str, Any]:
+    """The last whole line of a run's records."""
+    lines = (directory / "records.jsonl").read_text().splitlines()
+    answer: dict[str, Any] = json.loads(lines[-1])
+    return answer

@@ -1,0 +1,150 @@
+"""Runs whose nodes are processes: the simulator's records, stopping together, failing well."""
+
+import json
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from pushsum import checkpoint, config, training
+from pushsum.engines.distributed.peers import PeerLost, Peers
+from pushsum.engines.distributed.world import Processes
+from pushsum.experiment import Experiment
+from tests.ranks import on_ranks, running
+
+SMALL = ["model.hidden=[8]", "batch=16", "epochs=2", "gradients=loop", "topology.nodes=4"]
+MOMENTS = int(os.environ.get("PUSHSUM_MOMENTS", "2"))  # at which a node is killed or stopped
+TIMEOUT = 4.0
+
+
+def train(rank, directory, overrides, resume=False, timeout=60.0):
+    built = Experiment(config.read(None, [*SMALL, *overrides]))
+    peers = Peers(timeout)
+    try:
+        world = Processes(peers, built.config.model_dump(mode="json"))
+        return training.run(built, Path(directory), resume=resume, world=world)
+    except (PeerLost, training.Stopped, ValueError) as end:
+        return f"{type(end).__name__}: {end}"
+
+
+def records(directory: Path) -> list[dict]:
+    return [json.loads(line) for line in (directory / "records.jsonl").read_text().splitlines()]
+
+
+def shared(row: dict) -> dict:
+    """What does not depend on the clock."""
+    return {k: v for k, v in row.items() if k not in ("seconds", "modelled", "overlap")}
+
+
+def assert_close(mine, theirs, where="record"):
+    if isinstance(theirs, dict):
+        assert mine.keys() == theirs.keys()
+        for key in theirs:
+            assert_close(mine[key], theirs[key], f"{where}.{key}")
+    elif isinstance(theirs, list):
+        for k, (a, b) in enumerate(zip(mine, theirs, strict=True)):
+            assert_close(a, b, f"{where}[{k}]")
+    elif theirs is None:
+        assert mine is None
+    else:
+        assert mine == pytest.approx(theirs, rel=2e-5, abs=1e-7), where
+
+
+CASES = {
+    "SGAP": ["algorithm.name=SGAP", "topology.name=exponential"],
+    "MSGAP": ["topology.name=random", "algorithm.weighting=scale-free-moreau"],
+    "S-ADDOPT": ["algorithm.name=S-ADDOPT"],
+    "Adam": ["algorithm.optimizer=Adam", "algorithm.lr=0.005", "topology.name=divide"],
+    "BatchNorm": ["model.name=resnet-small", "model.hidden=null", "model.width=2", "steps=6"],
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_records_are_the_simulators(case, tmp_path):
+    torch.set_num_threads(1)
+    overrides = ["steps=20", *CASES[case]]
+    on_ranks(4, train, str(tmp_path / "many"), overrides)
+    built = Experiment(config.read(None, [*SMALL, *overrides]))
+    training.run(built, tmp_path / "one")
+    many, one = records(tmp_path / "many"), records(tmp_path / "one")
+    for mine, theirs in zip(many, one, strict=True):
+        assert_close(shared(mine), shared(theirs))
+    last = many[-1]
+    assert last["bytes"] == one[-1]["bytes"]
+    overlap, seconds = last["overlap"], last["seconds"]
+    assert overlap["transfer_hidden"] + overlap["transfer_exposed"] == pytest.approx(
+        seconds["transfer"]
+    )
+    assert 0 < overlap["transfer_exposed"] <= seconds["transfer"] < seconds["total"]
+    meta = json.loads((tmp_path / "many" / "meta.json").read_text())
+    assert (meta["engine"], meta["finished"]) == ("distributed", True)
+
+
+def test_goes_on_bit_for_bit_after_a_signal_to_one_node(tmp_path):
+    overrides = ["steps=null", "epochs=6", "topology.name=random", "topology.period=3"]
+    on_ranks(4, train, str(tmp_path / "whole"), overrides)
+    with running(4, train, str(tmp_path / "cut"), overrides) as ranks:
+        wait_for_records(tmp_path / "cut", 2)
+        start = time.monotonic()
+        os.kill(ranks.processes[2].pid, signal.SIGTERM)
+        ends = ranks.results()
+        assert time.monotonic() - start < 10
+    assert len(set(ends)) == 1
+    assert ends[0].startswith("Stopped: saved step ")
+    assert len(records(tmp_path / "cut")) < len(records(tmp_path / "whole"))
+    on_ranks(4, train, str(tmp_path / "cut"), overrides, True)
+    mine, whole = records(tmp_path / "cut"), records(tmp_path / "whole")
+    assert [shared(row) for row in mine] == [shared(row) for row in whole]
+
+
+def wait_for_records(directory: Path, count: int) -> None:
+    deadline = time.monotonic() + 60
+    while not (directory / "records.jsonl").exists() or len(records(directory)) < count:
+        assert time.monotonic() < deadline, "no records"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("moment", range(MOMENTS))
+def test_a_lost_node_ends_the_run_everywhere(how, moment, tmp_path):
+    chance = random.Random(moment * 100 + how)
+    overrides = ["epochs=1000", f"topology.name={chance.choice(['full', 'divide', 'random'])}"]
+    victim = chance.randrange(4)
+    with running(4, train, str(tmp_path), overrides, False, TIMEOUT) as ranks:
+        wait_for_records(tmp_path, 2)
+        time.sleep(chance.uniform(0, 0.5))  # any moment will do
+        os.kill(ranks.processes[victim].pid, how)
+        start = time.monotonic()
+        others = [rank for rank in range(4) if rank != victim]
+        ends = [ranks.result(rank, TIMEOUT + 3) for rank in others]
+        assert time.monotonic() - start < TIMEOUT + 3
+    for end in ends:
+        assert end.startswith(f"PeerLost: node {victim} is lost"), end
+    for node in others:
+        mine = tmp_path / "checkpoints" / f"node-{node}"
+        assert checkpoint.load(mine).step == checkpoint.generations(mine)[0]
+
+
+def test_a_node_that_diverges_tells_the_others_why(tmp_path):
+    ends = on_ranks(4, train, str(tmp_path), ["algorithm.lr=1.0e+38", "algorithm.name=SGP"])
+    assert all("diverged at step" in end for end in ends), ends
+
+
+def test_what_node_0_refuses_is_refused_everywhere(tmp_path):
+    (tmp_path / "meta.json").write_text("{}")
+    ends = on_ranks(4, train, str(tmp_path), [])
+    assert all("holds a run already" in end for end in ends)
+
+
+def differing(rank, directory):
+    return train(rank, directory, [f"algorithm.lr={0.1 + rank}"])
+
+
+def test_processes_with_different_configurations_are_refused(tmp_path):
+    line = "Disagreement: the nodes differ in algorithm.lr: 0.1 at node 0, 1.1 at node 1"
+    assert on_ranks(2, differing, str(tmp_path)) == [line, line]
+    assert not any(tmp_path.iterdir())
