@@ -379,7 +379,10 @@ def _restored(
 
 
 class _Signals:
-    """SIGINT and SIGTERM ask the run to stop at the next step; a second one stops at once."""
+    """SIGINT and SIGTERM ask the run to stop at the next step; a second SIGINT stops at once.
+
+    A second SIGTERM does not: a sweep passes on what its processes may have got themselves.
+    """
 
     def __init__(self) -> None:
         self.stop = False
@@ -398,6 +401,6 @@ class _Signals:
             signal.signal(number, handler)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.stop:
+        if self.stop and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.stop = True
