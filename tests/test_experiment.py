@@ -1,11 +1,14 @@
 """Experiments: trustworthy records, runs that go on bit for bit, failures that fail well."""
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +16,7 @@ import pytest
 import torch
 import yaml
 
-from pushsum import checkpoint, config, training
+from pushsum import checkpoint, config, sweep, training
 from pushsum.engines.gradients import gradients, stacked_buffers
 from pushsum.engines.simulator import iterate
 from pushsum.engines.world import OneProcess
@@ -362,6 +365,74 @@ def test_a_signal_saves_and_ends_within_ten_seconds(tmp_path, number):
     assert "Traceback" not in err
     step = checkpoint.load(tmp_path / "run" / "checkpoints").step
     assert f"saved step {step}" in err
+
+
+SWEEP = ["seed=0,1,2,3", "model.hidden=[4]", "batch=16", "topology.nodes=2", "gradients=loop",
+         "evaluation.every=5", "checkpoint=5000"]  # fmt: skip
+
+
+def sweep_command(directory: Path, words: list[str]) -> list[str]:
+    options = ["--jobs", "2", "--into", str(directory)]
+    return [sys.executable, "-m", "pushsum", "sweep", *words, *options]
+
+
+def stopped_sweep(command: list[str], running: list[Path], send: Callable[[int], None]) -> None:
+    """Start a sweep, send a signal once these cells train, and see that all processes end."""
+    parent = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while not all((d / "records.jsonl").exists() and len(records(d)) > 1 for d in running):
+            assert time.monotonic() < deadline
+            assert parent.poll() is None
+            time.sleep(0.05)
+        send(parent.pid)
+        _, err = parent.communicate(timeout=10)  # the pipes close when the last process is gone
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(parent.pid, signal.SIGKILL)
+    assert parent.returncode == 130
+    assert err.endswith("pushsum: stopped; the same command goes on\n")
+    assert "Traceback" not in err
+    assert all(checkpoint.load(d / "checkpoints").step > 0 for d in running)
+
+
+@pytest.mark.slow
+def test_a_signal_ends_a_parallel_sweep_and_a_rerun_finishes_it(tmp_path):
+    words = [*SWEEP, "epochs=100", "steps=1500"]
+    first, *rest = sweep.read(None, words)
+    assert sweep.run([first], tmp_path, 1, lambda cell, what: None) == []
+    command = sweep_command(tmp_path, words)
+    running = [tmp_path / cell.name for cell in rest[:2]]
+    stopped_sweep(command, running, lambda pid: os.kill(pid, signal.SIGTERM))
+    assert not (tmp_path / rest[2].name).exists()
+    again = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "4 of 4 cells are finished" in again.stdout
+    outcomes = ["0: skipped", "1: finished", "2: finished", "3: finished"]
+    assert sorted(again.stderr.splitlines()) == outcomes
+    steps = [[row["step"] for row in records(tmp_path / name)] for name in "0123"]
+    assert steps == steps[:1] * 4
+
+
+@pytest.mark.slow
+def test_control_c_saves_every_run_of_a_parallel_sweep(tmp_path):
+    """A terminal sends it to all processes; from the sweep they get a second signal."""
+    command = sweep_command(tmp_path, [*SWEEP, "epochs=5000"])
+    running = [tmp_path / "0", tmp_path / "1"]
+    stopped_sweep(command, running, lambda pid: os.killpg(pid, signal.SIGINT))
+
+
+def test_a_process_that_dies_is_one_failed_cell():
+    answer, theirs = multiprocessing.Pipe(duplex=False)
+    process = multiprocessing.get_context("spawn").Process(target=os._exit, args=(3,))
+    process.start()
+    theirs.close()
+    assert sweep._outcome(answer, process) == "its process ended with exit code 3"
 
 
 def test_going_on_from_an_older_checkpoint_forgets_the_newer(tmp_path):

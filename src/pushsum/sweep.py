@@ -15,13 +15,15 @@ import json
 import multiprocessing
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 
 from pushsum import training
@@ -124,38 +126,70 @@ def run(
             progress(cell, "skipped")
         else:
             waiting.append(cell)
+
+    def ended(cell: Cell, outcome: str) -> None:
+        progress(cell, outcome)
+        if outcome != "finished":
+            failed.append(cell.name)
+
     if slurm is not None:
         for cell, outcome in _on_slurm(waiting, into, jobs, slurm):
-            progress(cell, outcome)
-            failed += [] if outcome == "finished" else [cell.name]
-        return failed
-    if jobs == 1:
+            ended(cell, outcome)
+    elif jobs == 1:
         for cell in waiting:
             progress(cell, "started")
-            outcome = run_cell(cell, into / cell.name)
-            progress(cell, outcome)
-            failed += [] if outcome == "finished" else [cell.name]
-        return failed
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_one_thread) as pool:
-        futures = {pool.submit(run_cell, cell, into / cell.name): cell for cell in waiting}
-        try:
-            with _interruptible():
-                for future in as_completed(futures):
-                    cell, outcome = futures[future], future.result()
-                    progress(cell, outcome)
-                    failed += [] if outcome == "finished" else [cell.name]
-        except KeyboardInterrupt:  # the workers save what they have
-            pool.shutdown(wait=False, cancel_futures=True)
-            for child in multiprocessing.active_children():
-                child.terminate()
-            raise
+            ended(cell, run_cell(cell, into / cell.name))
+    else:
+        _side_by_side(waiting, into, jobs, ended)
     return failed
+
+
+def _side_by_side(
+    cells: Sequence[Cell], into: Path, jobs: int, ended: Callable[[Cell, str], None]
+) -> None:
+    """Each cell in a process of its own: none takes another down, none begins after a signal."""
+    context = multiprocessing.get_context("spawn")
+    waiting = list(reversed(cells))
+    running: dict[Connection, tuple[Cell, SpawnProcess]] = {}
+    with _interruptible():
+        try:
+            while waiting or running:
+                while waiting and len(running) < jobs:
+                    cell = waiting.pop()
+                    answer, theirs = context.Pipe(duplex=False)
+                    process = context.Process(target=_alone, args=(cell, into / cell.name, theirs))
+                    running[answer] = cell, process
+                    process.start()
+                    theirs.close()  # the process has its own; now its end is the pipe's end
+                wait(running)
+                for answer in [answer for answer in running if answer.poll()]:
+                    cell, process = running.pop(answer)
+                    ended(cell, _outcome(answer, process))
+        finally:
+            left = [process for _, process in running.values() if process.is_alive()]
+            for process in left:
+                process.terminate()  # it saves what it has
+            for process in left:
+                process.join()
+
+
+def _alone(cell: Cell, directory: Path, answer: Connection) -> None:
+    torch.set_num_threads(1)
+    answer.send(run_cell(cell, directory))
+
+
+def _outcome(answer: Connection, process: SpawnProcess) -> str:
+    try:
+        outcome = str(answer.recv())
+    except EOFError:
+        outcome = ""
+    process.join()
+    return outcome or f"its process ended with exit code {process.exitcode}"
 
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """SIGTERM as KeyboardInterrupt, so that workers can be told."""
+    """SIGTERM as KeyboardInterrupt, so that processes can be told."""
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
@@ -218,12 +252,6 @@ def _finished(directory: Path) -> bool:
         return bool(json.loads((directory / "meta.json").read_text())["finished"])
     except (OSError, ValueError, KeyError):
         return False
-
-
-def _one_thread() -> None:
-    import torch
-
-    torch.set_num_threads(1)
 
 
 def alternatives(text: str) -> list[str]:

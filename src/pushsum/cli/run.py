@@ -340,9 +340,9 @@ def run_cells(
 
         try:
             return sweeps.run(cells, into, jobs, progress, slurm)
-        except Stopped as stopped:
+        except (Stopped, KeyboardInterrupt):
             bar.stop()
-            print(f"pushsum: {stopped}", file=sys.stderr)
+            print("pushsum: stopped; the same command goes on", file=sys.stderr)
             raise typer.Exit(130) from None
 
 

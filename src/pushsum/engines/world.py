@@ -78,7 +78,8 @@ class World(Protocol):
 class OneProcess:
     """All nodes in this process, by the simulator.
 
-    SIGINT and SIGTERM ask the run to stop at the next step; a second one stops at once.
+    SIGINT and SIGTERM ask the run to stop at the next step; a second SIGINT stops at once. A second
+    SIGTERM does not: a sweep passes on what its processes may have got themselves.
     """
 
     name = "simulator"
@@ -101,7 +102,7 @@ class OneProcess:
             signal.signal(number, handler)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.stopping:
+        if self.stopping and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.stopping = True
 
