@@ -478,3 +478,18 @@ def test_the_average_of_float32_parameters_does_not_drift():
         3000,
     )
     assert (last.x.double().mean(0) - x0.double().mean(0)).abs().max() < 1.5e-6
+
+
+def test_all_reduce_is_gradient_descent_on_the_mean():
+    targets = torch.tensor([[0.0, 1.0], [2.0, 5.0], [4.0, 0.0]], dtype=torch.float64)
+    x0 = torch.ones(3, 2, dtype=torch.float64)
+    run = ps.iterate(
+        ps.algorithms.all_reduce(0.1, 0.5), ps.topology.ring(3), lambda y, t: y - targets, x0, 30
+    )
+    x, m = x0[0], torch.zeros(2, dtype=torch.float64)
+    for record in run:
+        m = 0.5 * m + (x - targets).mean(0)
+        x = x - 0.1 * m
+        torch.testing.assert_close(record.x, x.expand(3, 2), rtol=0, atol=1e-14)
+        torch.testing.assert_close(record.y, record.x, rtol=0, atol=0)
+        assert record.a.tolist() == [1.0, 1.0, 1.0]

@@ -31,6 +31,20 @@ def train(rank, directory, overrides, resume=False, timeout=60.0):
         return f"{type(end).__name__}: {end}"
 
 
+def train_counting(rank, directory, overrides):
+    """The bytes that this process gave to the wire in its exchanges."""
+    made = []
+    original = Processes.exchange
+
+    def exchange(self, graphs, start):
+        made.append(original(self, graphs, start))
+        return made[-1]
+
+    Processes.exchange = exchange
+    train(rank, directory, overrides)
+    return sum(one.ledger.bytes for one in made)
+
+
 def records(directory: Path) -> list[dict]:
     return [json.loads(line) for line in (directory / "records.jsonl").read_text().splitlines()]
 
@@ -58,6 +72,7 @@ CASES = {
     "SGAP": ["algorithm.name=SGAP", "topology.name=exponential"],
     "MSGAP": ["topology.name=random", "algorithm.weighting=scale-free-moreau"],
     "S-ADDOPT": ["algorithm.name=S-ADDOPT"],
+    "AllReduce": ["algorithm.name=AllReduce", "algorithm.momentum=0.5"],
     "Adam": ["algorithm.optimizer=Adam", "algorithm.lr=0.005", "topology.name=divide"],
     "BatchNorm": ["model.name=resnet-small", "model.hidden=null", "model.width=2", "steps=6"],
 }
@@ -67,7 +82,7 @@ CASES = {
 def test_the_records_are_the_simulators(case, tmp_path):
     torch.set_num_threads(1)
     overrides = ["steps=20", *CASES[case]]
-    on_ranks(4, train, str(tmp_path / "many"), overrides)
+    found = on_ranks(4, train_counting, str(tmp_path / "many"), overrides)
     built = Experiment(config.read(None, [*SMALL, *overrides]))
     training.run(built, tmp_path / "one")
     many, one = records(tmp_path / "many"), records(tmp_path / "one")
@@ -80,6 +95,7 @@ def test_the_records_are_the_simulators(case, tmp_path):
         seconds["transfer"]
     )
     assert 0 < overlap["transfer_exposed"] <= seconds["transfer"] < seconds["total"]
+    assert last["bytes"] == sum(found)
     meta = json.loads((tmp_path / "many" / "meta.json").read_text())
     assert (meta["engine"], meta["finished"]) == ("distributed", True)
 

@@ -1,4 +1,4 @@
-"""SGP, MSGP, SGAP, MSGAP (Algorithm 2) and S-ADDOPT: gradient + exchange = one step.
+"""SGP, MSGP, SGAP, MSGAP (Algorithm 2), S-ADDOPT: gradient + exchange = one step.
 
 An algorithm is two pure functions, `init` and `step`. At step t it is given the gradients that
 the nodes took at y^(t-1), and it may ask one thing of the world, an exchange. To write another
@@ -38,6 +38,7 @@ class Algorithm:
         vectors: how many d-vectors it sends along each edge in a step.
         init: x0 (n, d) -> the state before step 1.
         step: (state, gradients at y^(t-1), t, exchange) -> the state after step t.
+        collective: whether it averages over all nodes instead of using the graph.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Algorithm:
     vectors: int
     init: Callable[[Tensor], State]
     step: Callable[[State, Tensor, int, Exchange], State]
+    collective: bool = False
 
 
 class Rule(NamedTuple):
@@ -147,6 +149,29 @@ def s_addopt(lr: Rate) -> Algorithm:
         )
 
     return Algorithm("S-ADDOPT", weighting, 2, init, step)
+
+
+def all_reduce(lr: Rate, momentum: float = 0.0) -> Algorithm:
+    """Centralized SGD, as DistributedDataParallel does it: the ceiling to compare with.
+
+    g = mean_i g_i,   m = momentum m + g,   x = x - lr m   at every node alike
+    """
+    return centralized("AllReduce", momentum_sgd(lr, momentum))
+
+
+def centralized(name: str, rule: Rule) -> Algorithm:
+    """The algorithm that moves by a rule along the mean of all gradients; no graph, no weights."""
+
+    def init(x0: Tensor) -> State:
+        return State(protocol.begin(x0), rule.init(x0))
+
+    def step(state: State, g: Tensor, t: int, exchange: Exchange) -> State:
+        network, kept = state
+        move, kept = rule.move(kept, network.y, exchange.average(g), t)
+        x = network.x + move
+        return State(network._replace(x=x, y=x, pushed=x), kept)
+
+    return Algorithm(name, uniform(), 1, init, step, collective=True)
 
 
 def schedule(lr: Rate) -> Callable[[int], float]:

@@ -84,14 +84,23 @@ class Schedule(_Section):
     """steps: the epochs after which the step size is multiplied by `factor`"""
     factor: Positive = 0.1
 
+    @model_validator(mode="after")
+    def _milestones_of_steps(self) -> "Schedule":
+        if self.milestones and self.kind != "steps":
+            raise ValueError(
+                "algorithm.schedule.milestones belong to algorithm.schedule.kind=steps"
+            )
+        return self
+
 
 class Algorithm(_Section):
     """The method."""
 
-    name: Literal["SGP", "MSGP", "SGAP", "MSGAP", "S-ADDOPT"] = "MSGAP"
+    name: Literal["SGP", "MSGP", "SGAP", "MSGAP", "S-ADDOPT", "AllReduce"] = "MSGAP"
+    """AllReduce: centralized SGD, to compare with; it needs no graph"""
     lr: Positive = 0.05
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.8
-    """of MSGP and MSGAP"""
+    """of MSGP, MSGAP and AllReduce"""
     weighting: str = "moreau:k=0.1,v=0.1"
     """of SGAP and MSGAP: uniform, lazy:c=0.5, moreau:k=0.1,v=0.1, scale-free-moreau:c=1,v=0.1"""
     schedule: Schedule = Schedule()

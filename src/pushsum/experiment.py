@@ -117,10 +117,14 @@ class Experiment:
     @property
     def channel_bytes(self) -> float:
         """What one channel carries in a step, apart from the heads of messages."""
+        if self.algorithm.collective:  # a ring: all but one part, twice
+            return 2 * (self.n - 1) * self.vector_bytes / self.n
         return self.vector_bytes
 
     def bytes_from(self, nodes: Sequence[int], t: int) -> int:
         """What nodes push in step t: d-vectors and a head to each of the others they send to."""
+        if self.algorithm.collective:
+            return int(len(nodes) * self.channel_bytes)
         senders, receivers = self.graphs.edges(t - self.began(t - 1))
         away = senders[senders != receivers]
         mine = (
@@ -341,22 +345,19 @@ def _algorithm(
     config: Config, layout: Layout, rate: Callable[[int], float]
 ) -> algorithms.Algorithm:
     c = config.algorithm
-    rule = weighting.parse(c.weighting)
+    adaptive = weighting.parse(c.weighting)  # refuses a bad one, whether it is used or not
+    if c.name == "S-ADDOPT":
+        return algorithms.s_addopt(rate)
     if c.optimizer is not None:
         moves = optimizer_rule(c.optimizer, c.lr, c.options, rate, layout.views)
-        adaptive = c.name in ("SGAP", "MSGAP")
-        return algorithms.descent(c.name, moves, rule if adaptive else weighting.uniform())
-    match c.name:
-        case "SGP":
-            return algorithms.sgp(rate)
-        case "MSGP":
-            return algorithms.msgp(rate, c.momentum)
-        case "SGAP":
-            return algorithms.sgap(rate, rule)
-        case "MSGAP":
-            return algorithms.msgap(rate, c.momentum, rule)
-        case "S-ADDOPT":
-            return algorithms.s_addopt(rate)
+    elif c.name in ("SGP", "SGAP"):
+        moves = algorithms.sgd(rate)
+    else:
+        moves = algorithms.momentum_sgd(rate, c.momentum)
+    if c.name == "AllReduce":
+        return algorithms.centralized(c.name, moves)
+    weights = adaptive if c.name in ("SGAP", "MSGAP") else weighting.uniform()
+    return algorithms.descent(c.name, moves, weights)
 
 
 def _git_hash() -> str | None:

@@ -33,6 +33,10 @@ class Exchange(Protocol):
         """Lines 3-7 of Algorithm 1. The first of `values` is what the buffers remember."""
         ...
 
+    def average(self, value: Tensor) -> Tensor:
+        """The mean over all nodes, at every node: for methods to compare with."""
+        ...
+
 
 class State(NamedTuple):
     """What all nodes hold between two steps."""

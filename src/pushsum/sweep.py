@@ -28,6 +28,7 @@ import yaml
 
 from pushsum import training
 from pushsum.config import Config, mapping, parse, set_value
+from pushsum.engines.memory import keep_freed_memory
 from pushsum.experiment import Experiment
 
 Progress = Callable[["Cell", str], None]  #: (cell, 'started' | 'skipped' | 'finished' | reason)
@@ -175,6 +176,7 @@ def _side_by_side(
 
 def _alone(cell: Cell, directory: Path, answer: Connection) -> None:
     torch.set_num_threads(1)
+    keep_freed_memory()
     answer.send(run_cell(cell, directory))
 
 

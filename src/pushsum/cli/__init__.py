@@ -46,7 +46,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that knows ASCII only gets ? for ●
     try:
-        code = app(standalone_mode=False)
+        code = app(standalone_mode=False, prog_name="pushsum")
     except BrokenPipeError:  # `pushsum ... | head` has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)

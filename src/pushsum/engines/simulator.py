@@ -165,6 +165,10 @@ class Network:
             snapshots = (Snapshot(t, values[0]), *snapshots)[:depth]
         return Pushed(held, snapshots, weights)
 
+    def average(self, value: Tensor) -> Tensor:
+        """The mean over all nodes, at every node."""
+        return value.mean(0, keepdim=True).expand_as(value)
+
     def saved(self, memory: Any) -> tuple[dict[str, Tensor], Any]:
         """A memory as named tensors and JSON."""
         snapshots: tuple[Snapshot, ...] = memory or ()

@@ -111,6 +111,14 @@ class Exchange:
         first, *others = (held[None] for held in step.held)
         return Pushed((first, step.a, *others), step.memory(), step.weights)
 
+    def average(self, value: Tensor) -> Tensor:
+        """The mean over all nodes, at every node, by a ring of messages."""
+        n, total = self.peers.n, value.clone()
+        with self.ledger.spend("transfer", "waiting"):
+            self.peers.all_reduce(total)
+        self.ledger.bytes += 2 * (n - 1) * total.numel() * total.element_size() // n
+        return total / n
+
     def saved(self, memory: Memory | None) -> tuple[dict[str, Tensor], Any]:
         """A memory as named tensors and JSON."""
         heard, d2 = memory or Memory({}, {})

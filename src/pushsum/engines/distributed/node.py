@@ -8,7 +8,6 @@ from math import prod
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
@@ -190,8 +189,7 @@ class PushSum:
     def average(self) -> dict[str, Tensor]:
         """The network's average parameters, the mean of x; all nodes must call it together."""
         total = self._x.to(torch.promote_types(self._x.dtype, torch.float32), copy=True)
-        if self._peers.n > 1:
-            dist.all_reduce(total, group=self._peers.group)
+        self._peers.all_reduce(total)
         return self.layout.views((total / self._peers.n).to(self._x.dtype))
 
     # ----------------------------------------------------------------- saving

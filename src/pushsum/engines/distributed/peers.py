@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 
 BEAT = 0.5  #: seconds between two counts
@@ -91,6 +92,15 @@ class Peers:
     def backend_serves(self, device: torch.device) -> bool:
         """Whether the process group can carry tensors of this device."""
         return self.n == 1 or device.type in str(dist.get_backend_config())
+
+    def all_reduce(self, tensor: Tensor) -> None:
+        """The sum over all nodes, in place, at every node."""
+        if self.n == 1:
+            return
+        try:
+            dist.all_reduce(tensor, group=self.group)
+        except RuntimeError as error:
+            raise self.lost((self.rank + 1) % self.n, None, error) from None
 
     # ----------------------------------------------------------------- besides messages
 
