@@ -13,10 +13,12 @@ import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from multiprocessing.connection import wait
+from pathlib import Path
 from time import monotonic
 from types import FrameType
 from typing import Any
 
+import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 PRELOADED = ["torch", "pushsum.training", "pushsum.engines.distributed.world"]
@@ -61,9 +63,9 @@ def _rank(
         "TORCHELASTIC_USE_AGENT_STORE": "True",  # the store exists: nobody is to open another
         "GLOO_SOCKET_IFNAME": "lo",
     }
+    with contextlib.suppress(OSError):  # what `ps` and `top` show, where there is /proc
+        Path("/proc/self/comm").write_text(f"pushsum-{rank}")
     if "OMP_NUM_THREADS" not in os.environ:
-        import torch
-
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // n))
     work(*arguments)
 
