@@ -6,12 +6,11 @@ import pytest
 import torch
 
 import pushsum as ps
-from pushsum.engines.distributed.exchange import Exchange
-from pushsum.engines.distributed.peers import Peers
+from pushsum.engines.distributed.exchange import BUCKET, Exchange
+from pushsum.engines.distributed.peers import PeerLost, Peers
 from tests.ranks import on_ranks
 
 STEPS = 12
-D = 70_000  # long enough to be taken in blocks
 
 
 def algorithms():
@@ -50,34 +49,54 @@ def problem(n, d, dtype):
 
 def trajectories(rank, n, sizes):
     """Every algorithm on every topology: x, a, y and own weights after every step."""
-    found = {}
-    for (name, algorithm), (where, graphs), (d, dtype) in product(
-        algorithms().items(), topologies(n).items(), sizes
-    ):
-        targets, x0 = problem(n, d, dtype)
-        peers = Peers(timeout=60)
-        peers.agree({"case": f"{name} {where} {d}"})
-        exchange = Exchange(peers, graphs)
-        state = algorithm.init(x0[rank : rank + 1])
-        steps = []
-        for t in range(1, STEPS + 1):
-            g = state.network.y - targets[rank : rank + 1]
-            state = algorithm.step(state, g, t, exchange)
-            network = state.network
-            sample = network.x[0, :: max(1, d // 50)]
-            steps.append((sample, network.x.sum(), network.a, network.y.sum(), network.weights))
-        found[name, where, d, dtype] = steps
-        peers.leave(STEPS)
+    peers = Peers(timeout=60)
+    peers.agree({"nodes": n})
+    cases = product(algorithms(), topologies(n), sizes)
+    found = {case: trajectory(peers, n, *case) for case in cases}
+    peers.leave(0)
     return found
 
 
-def simulated(n, name, where, d, dtype):
-    targets, x0 = problem(n, d, dtype)
-    run = ps.iterate(algorithms()[name], topologies(n)[where], lambda y, t: y - targets, x0, STEPS)
-    return list(run)
+def trajectory(peers, n, name, where, size, steps=STEPS):
+    algorithm, exchange = algorithms()[name], Exchange(peers, topologies(n)[where])
+    mine = slice(peers.rank, peers.rank + 1)
+    targets, x0 = problem(n, *size)
+    state = algorithm.init(x0[mine])
+    trail = []
+    for t in range(1, steps + 1):
+        state = algorithm.step(state, state.network.y - targets[mine], t, exchange)
+        x, a, y, *_, weights = state.network
+        trail.append((sample(x[0]), x[0].sum(), a, y[0].sum(), weights))
+    return trail
 
 
-SIZES = ((300, torch.float64), (D, torch.float64), (300, torch.float32))
+def sample(row):
+    return row[:: max(1, len(row) // 50)].clone()
+
+
+def simulated(n, name, where, size, steps=STEPS):
+    targets, x0 = problem(n, *size)
+    graphs = topologies(n)[where]
+    return ps.iterate(algorithms()[name], graphs, lambda y, t: y - targets, x0, steps)
+
+
+def assert_equal(found, n, case, steps=STEPS):
+    """Bit for bit in float64, where every sum has an order; to rounding in float32."""
+    exact = case[-1][1] == torch.float64
+    close = {"rtol": 0, "atol": 0} if exact else {"rtol": 1e-6, "atol": 1e-6}
+    for record, rank in product(simulated(n, *case, steps), range(n)):
+        part, x_sum, a, y_sum, weights = found[rank][case][record.t - 1]
+        where = f"{case}, node {rank}, step {record.t}"
+        own = record.weights[record.edges[0] == rank]
+        torch.testing.assert_close(part, sample(record.x[rank]), **close, msg=where)
+        torch.testing.assert_close(a, record.a[rank : rank + 1], **close, msg=where)
+        torch.testing.assert_close(weights, own, **close, msg=where)
+        if exact:
+            assert x_sum == record.x[rank].sum(), where
+            assert y_sum == record.y[rank].sum(), where
+
+
+SIZES = ((300, torch.float64), (300, torch.float32))
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 6])
@@ -85,21 +104,56 @@ def test_equals_the_simulator_at_every_step(n):
     torch.set_num_threads(1)
     found = on_ranks(n, trajectories, n, SIZES)
     for case in found[0]:
-        for record in simulated(n, *case):
-            for rank in range(n):
-                sample, total, a, y_total, weights = found[rank][case][record.t - 1]
-                where = f"{case}, node {rank}, step {record.t}"
-                *_, d, dtype = case
-                x, y = record.x[rank], record.y[rank]
-                close = (
-                    {"rtol": 0, "atol": 0}
-                    if dtype == torch.float64
-                    else {"rtol": 1e-6, "atol": 1e-6}
-                )
-                torch.testing.assert_close(sample, x[:: max(1, d // 50)], **close, msg=where)
-                assert torch.equal(a, record.a[rank : rank + 1]) or dtype != torch.float64, where
-                own = record.weights[record.edges[0] == rank]
-                torch.testing.assert_close(weights, own, **close, msg=where)
-                if dtype == torch.float64:
-                    assert total == x[None].sum(), where
-                    assert y_total == y[None].sum(), where
+        assert_equal(found, n, case)
+
+
+LARGE = [
+    ("SGAP", "full", (BUCKET + 70_000, torch.float64)),  # more than one bucket
+    ("MSGAP", "random", (BUCKET + 70_000, torch.float32)),
+    ("S-ADDOPT", "exponential", (70_000, torch.float64)),  # more than short
+]
+
+
+def large(rank, n):
+    peers = Peers(timeout=60)
+    peers.agree({"nodes": n})
+    return {case: trajectory(peers, n, *case, steps=4) for case in LARGE}
+
+
+def test_large_vectors_travel_in_buckets_and_stay_equal():
+    torch.set_num_threads(1)
+    found = on_ranks(3, large, 3)
+    for case in LARGE:
+        assert_equal(found, 3, case, steps=4)
+
+
+def out_of_step(rank):
+    peers = Peers(timeout=5)
+    peers.agree({})
+    exchange = Exchange(peers, ps.topology.full(2))
+    algorithm = ps.algorithms.sgp(0.1)
+    state = algorithm.init(torch.zeros(1, 10))
+    try:
+        algorithm.step(state, torch.zeros(1, 10), 1 + rank, exchange)
+    except PeerLost as problem:
+        return str(problem)
+
+
+def test_a_node_at_another_step_is_refused():
+    first, second = on_ranks(2, out_of_step)
+    assert first.startswith("node 1 is at step 2, this node at step 1")
+    assert second.startswith("node 0 is at step 1, this node at step 2")
+
+
+def never_comes(rank):
+    peers = Peers(timeout=2)
+    if rank == 1:
+        return "stayed away"
+    try:
+        peers.agree({"here": True})
+    except PeerLost as problem:
+        return str(problem)
+
+
+def test_a_node_that_never_comes_is_named():
+    assert on_ranks(2, never_comes)[0] == "node 1 did not come within 2 s"
