@@ -81,3 +81,13 @@ def test_a_users_loop_is_the_algorithm(name, overlap):
     averages = [average for _, average, _ in found]
     assert all(torch.equal(average, averages[0]) for average in averages)
     torch.testing.assert_close(averages[0], record.average, rtol=1e-12, atol=1e-13)
+
+
+def test_a_parameter_may_be_a_single_number():
+    model = nn.Module()
+    model.scale = nn.Parameter(torch.tensor(2.0))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    with ps.PushSum(model, optimizer):
+        model.scale.square().backward()
+        optimizer.step()
+    assert model.scale.item() == 0.0

@@ -341,20 +341,26 @@ class Step:
         return others | {self.node: 1 - away}
 
     def _mix(self, place: int, held: Tensor, bucket: slice, weights: dict[int, float]) -> None:
-        """x^(t) = sum_j w_ij x_j, in the order of the senders, block by block."""
+        """x^(t) = sum_j w_ij x_j, in the order of the senders, block by block.
+
+        In float64 the products are rounded before they are added, as the simulator's are.
+        """
         row, out, inboxes = self.rows[place], self._out[place], self._in[place]
         kind = torch.promote_types(row.dtype, torch.float32)
+        size = min(BLOCK, bucket.stop - bucket.start)
+        sums, products = torch.empty(2, size, dtype=kind, device=row.device)
         for first in range(bucket.start, bucket.stop, BLOCK):
             part = slice(first, min(bucket.stop, first + BLOCK))
-            total: Any = None
+            total, product = sums[: part.stop - first], products[: part.stop - first]
+            total.zero_()
             for j, w in weights.items():
-                if j != self.node:
-                    given = inboxes[j][part].to(kind) * w
-                elif out is row:
-                    given = row[part].to(kind) * w
-                else:  # what rounding took from the others stays here
-                    given = row[part].to(kind) - out[part].to(kind) * (1 - w)
-                total = given if total is None else total.add_(given)
+                value, share = (out if j == self.node else inboxes[j])[part].to(kind), w
+                if j == self.node and out is not row:  # what rounding took from others stays here
+                    value, share = row[part].to(kind) - value * (1 - w), 1.0
+                if kind == torch.float64:
+                    total.add_(torch.mul(value, share, out=product))
+                else:
+                    total.add_(value, alpha=share)
             held[part] = total
 
 

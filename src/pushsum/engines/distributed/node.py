@@ -2,8 +2,10 @@
 
 import copy
 import hashlib
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import accumulate
 from math import prod
 from typing import Any
 
@@ -88,6 +90,8 @@ class PushSum:
         self._x = torch.empty(self.layout.d, dtype=first.dtype, device=first.device)
         views = self.layout.views(self._x)
         self._rows = [views[name] for name in self.layout.names]
+        sizes = [row.numel() for row in self._rows]
+        self._starts = [0, *accumulate(sizes)][:-1]  #: where in x each parameter begins
         for p, row in zip(self._parameters, self._rows, strict=True):
             row.copy_(p.detach())
         self._memory: Memory | None = None
@@ -151,25 +155,29 @@ class PushSum:
         return self._step
 
     def _take_up(self, p: Tensor, row: Tensor) -> None:
-        row.add_(p.detach() - row / self._scale(self._a))
+        y = row / self._scale(self._a)
+        row.add_(torch.sub(p.detach(), y, out=y))
 
     def _finish(self, step: Step) -> None:
-        for _ in step.arrivals():
-            pass
-        self._a, self._memory = step.a, step.memory()
+        hidden = len(self._parameters)
+        for bucket in step.arrivals():  # from the last to the first
+            self._a = step.a
+            arrived = bisect_left(self._starts, bucket.start)
+            self._show(slice(arrived, hidden))
+            hidden = arrived
+        self._memory = step.memory()
         self.t += 1
         self._step = None
-        self._show()
 
     @torch.no_grad()
-    def _show(self) -> None:
-        """Line 8: y = x / a is what the model computes with."""
+    def _show(self, which: slice = slice(None)) -> None:
+        """Line 8: y = x / a is what the model computes with; all parameters, or some of them."""
         a = self._scale(self._a)
-        for p, row in zip(self._parameters, self._rows, strict=True):
-            p.data.copy_(row / a)
+        for p, row in zip(self._parameters[which], self._rows[which], strict=True):
+            torch.div(row, a, out=p.data)
 
     def _scale(self, a: Tensor) -> Tensor:
-        return a.to(self._x)
+        return a.to(self._x)[0]
 
     @contextmanager
     def accumulate(self) -> Iterator[None]:
