@@ -13,7 +13,9 @@ import torch
 import torch.distributed as dist
 
 CONTEXT = multiprocessing.get_context("forkserver")  # its server imports torch once for all
-CONTEXT.set_forkserver_preload(["torch", "pushsum.engines.distributed.exchange", "tests.ranks"])
+CONTEXT.set_forkserver_preload(
+    ["torch", "torch._dynamo", "pushsum.engines.distributed.node", "tests.ranks"]
+)
 DEADLINE = 120.0  #: seconds after which what still runs is killed
 
 
