@@ -12,13 +12,14 @@ import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
-from itertools import count
+from itertools import count, zip_longest
 from time import monotonic, sleep
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 BEAT = 0.5  #: seconds between two counts
 _numbers = count()  # every process makes its peers in the same order
@@ -46,8 +47,13 @@ class Peers:
             raise ValueError(f"timeout = {timeout!r}: give a number of seconds > 0")
         self.timeout = timeout
         self._ours = not dist.is_initialized() and "WORLD_SIZE" in os.environ
+        number = next(_numbers)
         if self._ours:
-            dist.init_process_group(timeout=timedelta(seconds=timeout))
+            limit = timedelta(seconds=timeout)
+            meeting, rank, n = next(rendezvous("env://", timeout=limit))
+            # a name of its own: what an earlier group left in the store leads nowhere
+            place = PrefixStore(f"pushsum/group/{number}", meeting)
+            dist.init_process_group(store=place, rank=rank, world_size=n, timeout=limit)
         together = dist.is_initialized()
         self.rank = dist.get_rank() if together else 0
         self.n = dist.get_world_size() if together else 1
@@ -55,7 +61,7 @@ class Peers:
         self._left = threading.Event()
         if self.n > 1:
             store: Any = dist.distributed_c10d._get_default_store()
-            prefix = f"pushsum/{next(_numbers)}"
+            prefix = f"pushsum/{number}"
             self._store = PrefixStore(prefix, store)
             own = PrefixStore(prefix, store.clone())  # a connection of the thread's own
             self._beating = threading.Thread(target=self._beat, args=(own,), daemon=True)
@@ -71,10 +77,11 @@ class Peers:
         theirs = {node: json.loads(self._facts_of(node)) for node in range(self.n)}
         for name in facts:
             for node, other in theirs.items():
-                if other.get(name) != theirs[0].get(name):
+                here, there = theirs[0].get(name), other.get(name)
+                if here != there:
+                    here, there = _first_difference(here, there)
                     raise Disagreement(
-                        f"the nodes differ in {name}: {theirs[0].get(name)!r} at node 0, "
-                        f"{other.get(name)!r} at node {node}"
+                        f"the nodes differ in {name}: {here!r} at node 0, {there!r} at node {node}"
                     )
         self.group = dist.new_group(timeout=timedelta(seconds=self.timeout))
 
@@ -150,6 +157,13 @@ class Peers:
             self._beating.join()
         if self._ours:
             dist.destroy_process_group()
+
+
+def _first_difference(one: Any, other: Any) -> tuple[Any, Any]:
+    """Of two lists, the first items that differ: a model has many parameters."""
+    if not isinstance(one, list) or not isinstance(other, list):
+        return one, other
+    return next(pair for pair in zip_longest(one, other) if pair[0] != pair[1])
 
 
 def _first_line(error: Exception) -> str:
