@@ -437,6 +437,20 @@ def test_nodes_that_differ_are_refused_everywhere_with_both_values():
     }
 
 
+def misfit(rank):
+    with pytest.raises((PeerLost, ValueError), match="node") as refusal:
+        ps.PushSum(network(), None, ps.topology.ring(N + (rank == 1)), timeout=60)
+    return str(refusal.value)
+
+
+def test_nobody_waits_for_a_node_that_was_refused():
+    assert on_ranks(N, misfit) == [
+        "node 1 left before the first step: its own error says why",
+        "topology ring(4) has 4 nodes, but there are 3 processes",
+        "node 1 left before the first step: its own error says why",
+    ]
+
+
 def shorter(rank):
     """Node 1 takes three steps, the others would take more."""
     loop = Loop()

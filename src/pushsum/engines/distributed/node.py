@@ -80,15 +80,19 @@ class PushSum:
         if len(devices) > 1:
             raise ValueError(f"the model lies on {' and '.join(devices)}: one device per node")
         self._peers = Peers(timeout)
-        if not self._peers.backend_serves(first.device):
-            raise ValueError(
-                f"the process group cannot send tensors of {first.device}: "
-                f"initialize it with a back end for {first.device.type}, e.g. nccl for cuda"
-            )
-        self.topology = _as_topology(topology, self._peers.n)
-        self.weighting = _as_weighting(weighting)
-        self._exchange = Exchange(self._peers, self.topology, wire)
-        self._peers.agree(self._facts(first.dtype, wire))
+        try:
+            if not self._peers.backend_serves(first.device):
+                raise ValueError(
+                    f"the process group cannot send tensors of {first.device}: "
+                    f"initialize it with a back end for {first.device.type}, e.g. nccl for cuda"
+                )
+            self.topology = _as_topology(topology, self._peers.n)
+            self.weighting = _as_weighting(weighting)
+            self._exchange = Exchange(self._peers, self.topology, wire)
+            self._peers.agree(self._facts(first.dtype, wire))
+        except BaseException:
+            self._peers.leave(0)  # the others need not wait
+            raise
         self.t = 0
         self._a = torch.ones(1, dtype=torch.float64)
         self._x = torch.empty(self.layout.d, dtype=first.dtype, device=first.device)

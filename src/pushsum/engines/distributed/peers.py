@@ -88,6 +88,8 @@ class Peers:
     def _facts_of(self, node: int) -> bytes:
         deadline = monotonic() + self.timeout
         while not self._store.check([f"facts/{node}"]):
+            if self._store.check([f"left/{node}"]):
+                raise PeerLost(f"node {node} left before the first step: its own error says why")
             if monotonic() > deadline:
                 raise PeerLost(f"node {node} did not come within {self.timeout:g} s")
             sleep(0.01)
@@ -155,6 +157,8 @@ class Peers:
             with suppress(RuntimeError):  # nobody may be left to tell
                 self._store.set(f"left/{self.rank}", str(t))
             self._beating.join()
+        if self.group is not None and not self._ours:
+            dist.destroy_process_group(self.group)  # those who still wait for this node notice
         if self._ours:
             dist.destroy_process_group()
 
