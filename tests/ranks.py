@@ -13,20 +13,29 @@ import torch
 import torch.distributed as dist
 
 CONTEXT = multiprocessing.get_context("forkserver")  # its server imports torch once for all
-CONTEXT.set_forkserver_preload(["torch", "pushsum.engines.distributed.exchange", "tests.ranks"])
+CONTEXT.set_forkserver_preload(
+    ["torch", "torch._dynamo", "pushsum.engines.distributed.node", "tests.ranks"]
+)
 DEADLINE = 120.0  #: seconds after which what still runs is killed
 
 
-def on_ranks(n: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """`work(rank, *arguments)` in n processes that form a process group; what each returned."""
-    with running(n, work, *arguments) as ranks:
+def on_ranks(
+    n: int, work: Callable[..., Any], *arguments: Any, torchrun: bool = False
+) -> list[Any]:
+    """`work(rank, *arguments)` in n processes that form a process group; what each returned.
+
+    As `torchrun`: no group yet, but the environment that torchrun would start them with.
+    """
+    with running(n, work, *arguments, torchrun=torchrun) as ranks:
         return ranks.results()
 
 
 class running:
     """The processes while they run, for tests that stop or kill some of them."""
 
-    def __init__(self, n: int, work: Callable[..., Any], *arguments: Any) -> None:
+    def __init__(
+        self, n: int, work: Callable[..., Any], *arguments: Any, torchrun: bool = False
+    ) -> None:
         listener = socket.create_server(("127.0.0.1", 0))
         port = listener.getsockname()[1]
         # the store lives here, so that it outlives any rank
@@ -42,7 +51,7 @@ class running:
         for rank in range(n):
             mine, theirs = CONTEXT.Pipe()
             process = CONTEXT.Process(
-                target=_rank, args=(rank, n, port, theirs, work, arguments), daemon=True
+                target=_rank, args=(rank, n, port, torchrun, theirs, work, arguments), daemon=True
             )
             process.start()
             theirs.close()
@@ -70,18 +79,44 @@ class running:
 
 
 def _rank(
-    rank: int, n: int, port: int, pipe: Any, work: Callable[..., Any], arguments: tuple[Any, ...]
+    rank: int,
+    n: int,
+    port: int,
+    torchrun: bool,
+    pipe: Any,
+    work: Callable[..., Any],
+    arguments: tuple[Any, ...],
 ) -> None:
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=DEADLINE))
-    dist.init_process_group(
-        "gloo", store=store, rank=rank, world_size=n, timeout=timedelta(seconds=DEADLINE)
-    )
     try:
+        if torchrun:
+            os.environ |= _environment(rank, n, port)
+        else:
+            limit = timedelta(seconds=DEADLINE)
+            store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=limit)
+            dist.init_process_group("gloo", store=store, rank=rank, world_size=n, timeout=limit)
         answer = None, work(rank, *arguments)
     except BaseException:
         answer = traceback.format_exc(), None
     pipe.send_bytes(pickle.dumps(answer))  # plainly: torch would lend the pipe its memory
     pipe.close()
-    dist.destroy_process_group()
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _environment(rank: int, n: int, port: int) -> dict[str, str]:
+    ranks = {name: str(rank) for name in ("RANK", "LOCAL_RANK", "ROLE_RANK")}
+    sizes = {name: str(n) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE")}
+    return {
+        **ranks,
+        **sizes,
+        "GROUP_RANK": "0",
+        "GROUP_WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_RUN_ID": "tests",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+    }

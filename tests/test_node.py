@@ -1,10 +1,15 @@
 """`PushSum` in a user's own loop: real processes, against the simulator with the same optimizer."""
 
+import re
+from contextlib import nullcontext
+from io import BytesIO
+
 import pytest
 import torch
 from torch import nn
 
 import pushsum as ps
+from pushsum.engines.distributed.peers import PeerLost
 from pushsum.engines.gradients import Batch, Layout, gradients, stacked_buffers
 from pushsum.optimizers import optimizer_rule
 from tests.ranks import on_ranks
@@ -83,11 +88,476 @@ def test_a_users_loop_is_the_algorithm(name, overlap):
     torch.testing.assert_close(averages[0], record.average, rtol=1e-12, atol=1e-13)
 
 
-def test_a_parameter_may_be_a_single_number():
-    model = nn.Module()
-    model.scale = nn.Parameter(torch.tensor(2.0))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    with ps.PushSum(model, optimizer):
-        model.scale.square().backward()
-        optimizer.step()
-    assert model.scale.item() == 0.0
+# --------------------------------------------------------------------------- loops of all kinds
+
+
+class Loop:
+    """A user's model, optimizer and step; what is special to a case is overridden there."""
+
+    overlap = False
+    explicit = False
+    steps = 6
+
+    def __init__(self):
+        self.model = network()
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
+
+    def loss(self, rank, t, part=slice(None)):
+        x, target = batch(rank, t)
+        return nn.functional.cross_entropy(self.model(x[part]), target[part])
+
+    def step(self, rank, t, node):
+        self.optimizer.zero_grad()
+        self.loss(rank, t).backward()
+        self.optimizer.step()
+
+
+class Groups(Loop):
+    def __init__(self):
+        super().__init__()
+        first, *others = self.model.children()
+        groups = [
+            {"params": first.parameters()},
+            {"params": nn.ModuleList(others).parameters(), "lr": 0.02, "weight_decay": 0.1},
+        ]
+        self.optimizer = torch.optim.AdamW(groups, lr=0.01)
+
+
+class GroupsOverlapped(Groups):
+    overlap = True
+
+
+class Frozen(Loop):
+    def __init__(self):
+        super().__init__()
+        self.model[2].requires_grad_(False)
+
+
+class Tied(Loop):
+    def __init__(self):
+        super().__init__()
+        self.model[2].weight = nn.Parameter(self.model[2].weight.detach().clone())
+        self.model.insert(4, nn.Linear(7, 7, bias=False, dtype=torch.float64))
+        self.model[4].weight = self.model[2].weight
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
+
+
+class TiedOverlapped(Tied):
+    overlap = True
+
+
+class Scale(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(0.7, dtype=torch.float64))
+        self.seldom = nn.Parameter(torch.ones(7, dtype=torch.float64))
+        self.used = True
+
+    def forward(self, x):
+        return x * self.scale + (self.seldom if self.used else 0)
+
+
+class NoDimensions(Loop):
+    """One parameter without dimensions, and one that has a gradient in every other step only."""
+
+    overlap = True
+
+    def __init__(self):
+        super().__init__()
+        self.model.insert(2, Scale())
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
+
+    def step(self, rank, t, node):
+        self.model[2].used = t % 2 == 0
+        super().step(rank, t, node)
+
+
+class ChannelsLast(Loop):
+    def __init__(self):
+        torch.manual_seed(0)
+        self.model = nn.Sequential(
+            nn.Conv2d(3, 4, 3), nn.Tanh(), nn.Conv2d(4, 3, 3), nn.Flatten()
+        ).double()
+        self.model.to(memory_format=torch.channels_last)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
+
+    def loss(self, rank, t, part=slice(None)):
+        generator = torch.Generator().manual_seed(10 * rank + t)
+        x = torch.randn(2, 3, 5, 5, generator=generator, dtype=torch.float64)
+        loss = self.model(x.to(memory_format=torch.channels_last)).square().mean()
+        weights = [p for p in self.model.parameters() if p.ndim == 4]
+        assert all(p.is_contiguous(memory_format=torch.channels_last) for p in weights)
+        return loss
+
+
+class Accumulated(Loop):
+    """Two halves of the batch, added up: the same as one large batch."""
+
+    def step(self, rank, t, node):
+        self.optimizer.zero_grad()
+        with node.accumulate() if node else nullcontext():
+            (self.loss(rank, t, slice(0, 2)) / 2).backward()
+        (self.loss(rank, t, slice(2, 4)) / 2).backward()
+        self.optimizer.step()
+
+
+class AccumulatedOverlapped(Accumulated):
+    overlap = True
+
+
+class Scaled(Loop):
+    """A GradScaler that skips a step where the loss overflows, each time at another node."""
+
+    explicit = True
+
+    def __init__(self):
+        super().__init__()
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=16.0, growth_interval=3)
+
+    def step(self, rank, t, node):
+        self.optimizer.zero_grad()
+        overflow = float("inf") if t % (rank + 2) == 0 else 1.0
+        self.scaler.scale(self.loss(rank, t) * overflow).backward()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+
+
+class Closure(Loop):
+    def __init__(self):
+        super().__init__()
+        self.optimizer = torch.optim.LBFGS(self.model.parameters(), lr=0.1, max_iter=3)
+
+    def step(self, rank, t, node):
+        def closure():
+            self.optimizer.zero_grad()
+            loss = self.loss(rank, t)
+            loss.backward()
+            return loss
+
+        self.optimizer.step(closure)
+
+
+LOOPS = (
+    Loop,
+    Groups,
+    GroupsOverlapped,
+    Frozen,
+    Tied,
+    TiedOverlapped,
+    NoDimensions,
+    ChannelsLast,
+    Accumulated,
+    AccumulatedOverlapped,
+    Scaled,
+    Closure,
+)
+
+
+def flat(model):
+    return torch.cat([p.detach().flatten() for p in model.parameters() if p.requires_grad])
+
+
+def all_loops(rank):
+    found = {}
+    for kind in LOOPS:
+        loop = kind()
+        frozen = [p.clone() for p in loop.model.parameters() if not p.requires_grad]
+        given = None if loop.explicit else loop.optimizer
+        node = ps.PushSum(loop.model, given, "exponential", timeout=60, overlap=loop.overlap)
+        for t in range(1, loop.steps + 1):
+            loop.step(rank, t, node)
+            if loop.explicit:
+                node.push()
+        now = [p for p in loop.model.parameters() if not p.requires_grad]
+        assert all(map(torch.equal, frozen, now))
+        found[kind.__name__] = flat(loop.model), node.a, node.ledger.bytes, node.layout.d
+        node.close()
+    return found
+
+
+def literal(kind):
+    """The same loops in one process, and the exchange as a product with W."""
+    graphs, uniform = ps.topology.exponential(N), ps.weighting.uniform()
+    loops = [kind() for _ in range(N)]
+    y = torch.stack([flat(loop.model) for loop in loops])
+    x, a = y.clone(), torch.ones(N, 1, dtype=torch.float64)
+    for t in range(1, kind.steps + 1):
+        for rank, loop in enumerate(loops):
+            loop.step(rank, t, None)
+        x += torch.stack([flat(loop.model) for loop in loops]) - y
+        W = uniform.matrix(graphs.adjacency(t), torch.zeros(N, N, dtype=torch.float64))
+        x, a = W @ x, W @ a
+        y = x / a
+        for row, loop in zip(y, loops, strict=True):
+            parameters = [p for p in loop.model.parameters() if p.requires_grad]
+            for part, p in zip(row.split([p.numel() for p in parameters]), parameters, strict=True):
+                p.data.copy_(part.view(p.shape))
+    return y, a
+
+
+def test_loops_of_all_kinds():
+    """Groups, frozen and tied parameters, layouts, accumulation, skipped steps, closures."""
+    torch.set_num_threads(1)
+    found = on_ranks(N, all_loops)
+    for kind in LOOPS:
+        y, a = literal(kind)
+        for rank in range(N):
+            own, scalar, sent, d = found[rank][kind.__name__]
+            torch.testing.assert_close(own, y[rank], rtol=1e-11, atol=1e-11, msg=kind.__name__)
+            assert scalar == pytest.approx(a[rank].item(), abs=1e-14)
+            assert sent == kind.steps * (8 * d + 24)  # one out-edge per step; frozen: not in d
+    for name in ("Accumulated", "AccumulatedOverlapped"):
+        for rank in range(N):
+            large = found[rank]["Loop"][0]
+            torch.testing.assert_close(found[rank][name][0], large, rtol=1e-11, atol=1e-11)
+    sizes = {kind: found[0][kind][3] for kind in ("Loop", "Frozen", "Tied")}
+    assert sizes == {"Loop": 122, "Frozen": 122 - 56, "Tied": 122}
+
+
+# --------------------------------------------------------------------------- saving
+
+
+class Scheduled(Loop):
+    """AdamW with a schedule, weights that look at what was heard, float32."""
+
+    def __init__(self, overlap, wire):
+        self.model = network().float()
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.05)
+        self.schedule = torch.optim.lr_scheduler.StepLR(self.optimizer, 2)
+        self.node = ps.PushSum(
+            self.model,
+            self.optimizer,
+            "exponential",
+            "moreau:k=0.5,v=0.1",
+            overlap=overlap,
+            wire=wire,
+            timeout=60,
+        )
+        self.parts = self.model, self.optimizer, self.schedule, self.node
+
+    def go_on(self, rank, steps):
+        for t in steps:
+            self.optimizer.zero_grad()
+            x, target = batch(rank, t)
+            nn.functional.cross_entropy(self.model(x.float()), target).backward()
+            self.optimizer.step()
+            self.schedule.step()
+
+
+def interrupted(rank, overlap, wire):
+    whole = Scheduled(overlap, wire)
+    whole.go_on(rank, range(1, 5))
+    file = BytesIO()
+    torch.save([part.state_dict() for part in whole.parts], file)
+    whole.go_on(rank, range(5, 9))
+    resumed = Scheduled(overlap, wire)
+    for part, state in zip(resumed.parts, torch.load(BytesIO(file.getvalue())), strict=True):
+        part.load_state_dict(state)
+    resumed.go_on(rank, range(5, 9))
+    states = [[part.state_dict() for part in loop.parts] for loop in (whole, resumed)]
+    with pytest.raises(ValueError, match="the state is that of node") as refusal:
+        resumed.node.load_state_dict(states[0][3] | {"node": [1 - rank, 2]})
+    for loop in (whole, resumed):
+        loop.node.close()
+    return *states, str(refusal.value)
+
+
+@pytest.mark.parametrize(("overlap", "wire"), [(False, None), (True, torch.bfloat16)])
+def test_a_saved_state_goes_on_bit_for_bit(overlap, wire):
+    for rank, (whole, resumed, refusal) in enumerate(on_ranks(2, interrupted, overlap, wire)):
+        assert whole[3]["t"] == 8
+        torch.testing.assert_close(whole, resumed, rtol=0, atol=0)
+        assert refusal == (
+            f"the state is that of node {1 - rank} of 2, this is node {rank} of 2: "
+            "every node saves and loads a file of its own"
+        )
+
+
+# --------------------------------------------------------------------------- what is refused
+
+
+def in_order(*names):
+    return lambda: nn.ModuleDict({name: nn.Linear(2, 2) for name in names})
+
+
+DIFFERENT = {
+    "shapes": ({"model": lambda: nn.Linear(3, 2)}, {"model": lambda: nn.Linear(4, 2)}),
+    "order": ({"model": in_order("a", "b")}, {"model": in_order("b", "a")}),
+    "more": ({"model": lambda: nn.Linear(3, 2, bias=False)}, {"model": lambda: nn.Linear(3, 2)}),
+    "dtype": ({}, {"model": lambda: nn.Linear(3, 2).double()}),
+    "wire": ({}, {"wire": torch.bfloat16}),
+    "topology": ({}, {"topology": "full"}),
+    "seed": (
+        {"topology": lambda n: ps.topology.random(n, seed=1)},
+        {"topology": lambda n: ps.topology.random(n, seed=2)},
+    ),
+    "weighting": ({"weighting": "moreau:k=1,v=0.1"}, {"weighting": "moreau:k=2,v=0.1"}),
+}
+
+
+def disagreements(rank):
+    """What each case is refused with, the last node being given something else."""
+    from pushsum.engines.distributed import messages
+
+    def nothing_may_be_sent(operations):
+        raise AssertionError("sent")
+
+    messages.dist.batch_isend_irecv = nothing_may_be_sent
+    found = {}
+    for name, (usual, other) in DIFFERENT.items():
+        options = {"model": lambda: nn.Linear(3, 2), "topology": "exponential"}
+        options |= usual | (other if rank == N - 1 else {})
+        model, where = options.pop("model")(), options["topology"]
+        if callable(where):
+            options["topology"] = where(N)
+        with pytest.raises(ValueError, match="the nodes differ in") as refusal:
+            ps.PushSum(model, None, timeout=60, **options)
+        found[name] = str(refusal.value)
+    return found
+
+
+def test_nodes_that_differ_are_refused_everywhere_with_both_values():
+    found = on_ranks(N, disagreements)
+    assert all(lines == found[0] for lines in found)
+    graphs = r"random\(3\) [0-9a-f]{12}"
+    line = f"the nodes differ in topology: '({graphs})' at node 0, '({graphs})' at node 2"
+    first, other = re.fullmatch(line, found[0].pop("seed")).groups()
+    assert first != other
+    assert {name: re.sub(r" [0-9a-f]{12}'", "'", line) for name, line in found[0].items()} == {
+        "shapes": "the nodes differ in parameters: ['weight', 2, 3] at node 0, "
+        "['weight', 2, 4] at node 2",
+        "order": "the nodes differ in parameters: ['a.weight', 2, 2] at node 0, "
+        "['b.weight', 2, 2] at node 2",
+        "more": "the nodes differ in parameters: None at node 0, ['bias', 2] at node 2",
+        "dtype": "the nodes differ in dtype: 'torch.float32' at node 0, 'torch.float64' at node 2",
+        "wire": "the nodes differ in wire: 'None' at node 0, 'torch.bfloat16' at node 2",
+        "topology": "the nodes differ in topology: 'exponential(3)' at node 0, 'full(3)' at node 2",
+        "weighting": "the nodes differ in weighting: 'moreau(k=1, v=0.1)' at node 0, "
+        "'moreau(k=2, v=0.1)' at node 2",
+    }
+
+
+def misfit(rank):
+    with pytest.raises((PeerLost, ValueError), match="node") as refusal:
+        ps.PushSum(network(), None, ps.topology.ring(N + (rank == 1)), timeout=60)
+    return str(refusal.value)
+
+
+def test_nobody_waits_for_a_node_that_was_refused():
+    assert on_ranks(N, misfit) == [
+        "node 1 left before the first step: its own error says why",
+        "topology ring(4) has 4 nodes, but there are 3 processes",
+        "node 1 left before the first step: its own error says why",
+    ]
+
+
+def shorter(rank):
+    """Node 1 takes three steps, the others would take more."""
+    loop = Loop()
+    node = ps.PushSum(loop.model, loop.optimizer, "exponential", timeout=60)
+    for t in range(1, 4 if rank == 1 else 9):
+        try:
+            loop.step(rank, t, node)
+        except PeerLost as loss:
+            return str(loss)
+    node.close()
+    return None
+
+
+def test_a_node_that_takes_fewer_steps_is_named():
+    found = on_ranks(N, shorter)
+    assert found[1] is None
+    for rank in (0, 2):
+        line = (
+            r"node 1 left after step 3: all nodes must take as many steps \(noticed in step [4-6]\)"
+        )
+        assert re.fullmatch(line, found[rank]), found[rank]
+
+
+def wrapped(rank):
+    model = network()
+    with pytest.raises(ValueError, match="wrapped in DistributedDataParallel") as refusal:
+        ps.PushSum(nn.Sequential(nn.parallel.DistributedDataParallel(model)), None)
+    return str(refusal.value)
+
+
+def test_ddp_is_refused():
+    (line,) = on_ranks(1, wrapped)
+    assert line.endswith("which averages all gradients: give the plain module")
+
+
+def alone(overlap=False, **options):
+    loop = Loop()
+    return loop, ps.PushSum(loop.model, loop.optimizer, overlap=overlap, **options)
+
+
+def test_one_node_without_torchrun_is_the_plain_loop():
+    loop, node = alone(weighting="moreau:k=1,v=0.1")
+    plain = Loop()
+    with node:
+        for t in range(1, 5):
+            loop.step(0, t, node)
+            plain.step(0, t, None)
+    assert (node.rank, node.n, node.a, node.t, node.ledger.bytes) == (0, 1, 1.0, 4, 0)
+    torch.testing.assert_close(flat(loop.model), flat(plain.model), rtol=1e-14, atol=1e-15)
+    loop.step(0, 5, None)
+    assert node.t == 4  # after close() the optimizer is an ordinary one
+
+
+def test_a_second_backward_with_overlap_is_refused():
+    loop, _ = alone(overlap=True)
+    loop.loss(0, 1).backward()
+    line = r"overlap: a second backward\(\) before optimizer.step\(\); put all but the last into"
+    with pytest.raises(RuntimeError, match=line):
+        loop.loss(0, 2).backward()
+
+
+def test_gradients_that_change_after_their_use_are_refused():
+    loop, _ = alone(overlap=True)
+    loop.loss(0, 1).backward()
+    nn.utils.clip_grad_norm_(loop.model.parameters(), 0.1)
+    with pytest.raises(RuntimeError, match=r"gradients were changed .* write overlap=False"):
+        loop.optimizer.step()
+
+
+def test_a_closure_with_overlap_is_refused():
+    loop, _ = alone(overlap=True)
+    with pytest.raises(RuntimeError, match=r"step\(closure\) runs backward too late; call step"):
+        loop.optimizer.step(lambda: loop.loss(0, 1))
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "line"),
+    [
+        (
+            nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double()),
+            {},
+            "mixes parameters of torch.float32 and torch.float64: convert it to one dtype, "
+            r"e.g. model.float\(\)",
+        ),
+        (nn.Linear(2, 2).requires_grad_(False), {}, "Linear has no trainable parameters"),
+        (nn.LazyLinear(2), {}, "parameter weight is not initialized: run the model once before"),
+        (
+            nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, device="meta")),
+            {},
+            "the model lies on cpu and meta: one device per node",
+        ),
+        (nn.Linear(2, 2), {"wire": torch.int8}, "wire = torch.int8: parameters travel in a float"),
+        (nn.Linear(2, 2), {"timeout": 0}, "timeout = 0: give a number of seconds > 0"),
+        (nn.Linear(2, 2), {"topology": "rong"}, "rong"),
+        (nn.Linear(2, 2), {"topology": 3}, "topology = 3: give a name or one of pushsum.topology"),
+        (nn.Linear(2, 2), {"topology": ps.topology.ring(3)}, "has 3 nodes, but there are 1 proc"),
+        (nn.Linear(2, 2), {"overlap": True}, "overlap = True needs the optimizer"),
+    ],
+)
+def test_refused_at_the_door(model, options, line):
+    with pytest.raises(ValueError, match=line):
+        ps.PushSum(model, None, **options)
+
+
+def test_optimizers_that_cannot_be_followed_are_refused():
+    model = network()
+    with pytest.raises(ValueError, match="optimizer is a str, whose steps cannot be followed"):
+        ps.PushSum(model, "SGD")
+    with pytest.raises(ValueError, match="LBFGS moves all parameters at once"):
+        ps.PushSum(model, torch.optim.LBFGS(model.parameters()), overlap=True)

@@ -59,7 +59,14 @@ def test_the_commands_for_training_run(tmp_path):
 
 @pytest.mark.parametrize(
     "page",
-    ["README.md", "CONTRIBUTING.md", "docs/horizon.md", "docs/paper-notes.md", "docs/published.md"],
+    [
+        "README.md",
+        "CONTRIBUTING.md",
+        "docs/horizon.md",
+        "docs/paper-notes.md",
+        "docs/published.md",
+        "examples/README.md",
+    ],
 )
 def test_local_links_lead_somewhere(page):
     text = (ROOT / page).read_text()

@@ -64,8 +64,13 @@ class PushSum:
         timeout: float = 300.0,
     ) -> None:
         _refuse_wrapped(model)
+        _refuse_unhooked(optimizer)
         if overlap and optimizer is None:
             raise ValueError("overlap = True needs the optimizer: it moves during backward()")
+        if overlap and isinstance(optimizer, torch.optim.LBFGS):
+            raise ValueError(
+                "overlap = True: LBFGS moves all parameters at once, from a closure: overlap=False"
+            )
         if wire is not None and not wire.is_floating_point:
             raise ValueError(f"wire = {wire}: parameters travel in a floating-point dtype")
         self.layout = Layout.of(model)
@@ -76,15 +81,19 @@ class PushSum:
         if len(devices) > 1:
             raise ValueError(f"the model lies on {' and '.join(devices)}: one device per node")
         self._peers = Peers(timeout)
-        if not self._peers.backend_serves(first.device):
-            raise ValueError(
-                f"the process group cannot send tensors of {first.device}: "
-                f"initialize it with a back end for {first.device.type}, e.g. nccl for cuda"
-            )
-        self.topology = _as_topology(topology, self._peers.n)
-        self.weighting = _as_weighting(weighting)
-        self._exchange = Exchange(self._peers, self.topology, wire)
-        self._peers.agree(self._facts(first.dtype, wire))
+        try:
+            if not self._peers.backend_serves(first.device):
+                raise ValueError(
+                    f"the process group cannot send tensors of {first.device}: "
+                    f"initialize it with a back end for {first.device.type}, e.g. nccl for cuda"
+                )
+            self.topology = _as_topology(topology, self._peers.n)
+            self.weighting = _as_weighting(weighting)
+            self._exchange = Exchange(self._peers, self.topology, wire)
+            self._peers.agree(self._facts(first.dtype, wire))
+        except BaseException:
+            self._peers.leave(0)  # the others need not wait
+            raise
         self.t = 0
         self._a = torch.ones(1, dtype=torch.float64)
         self._x = torch.empty(self.layout.d, dtype=first.dtype, device=first.device)
@@ -112,7 +121,7 @@ class PushSum:
         for t in steps:
             graphs.update(self.topology.edges(t).numpy().tobytes())
         return {
-            "parameters": {name: list(shape) for name, shape in shapes},
+            "parameters": [[name, *shape] for name, shape in shapes],
             "dtype": str(dtype),
             "wire": str(wire),
             "topology": f"{self.topology.name} {graphs.hexdigest()[:12]}",
@@ -122,6 +131,16 @@ class PushSum:
         }
 
     # ----------------------------------------------------------------- one step
+
+    @property
+    def rank(self) -> int:
+        """Which node this process is, 0..n-1."""
+        return self._peers.rank
+
+    @property
+    def n(self) -> int:
+        """How many nodes there are."""
+        return self._peers.n
 
     @property
     def a(self) -> float:
@@ -155,8 +174,7 @@ class PushSum:
         return self._step
 
     def _take_up(self, p: Tensor, row: Tensor) -> None:
-        y = row / self._scale(self._a)
-        row.add_(torch.sub(p.detach(), y, out=y))
+        row.add_((row / -self.a).add_(p.detach()))
 
     def _finish(self, step: Step) -> None:
         hidden = len(self._parameters)
@@ -172,12 +190,8 @@ class PushSum:
     @torch.no_grad()
     def _show(self, which: slice = slice(None)) -> None:
         """Line 8: y = x / a is what the model computes with; all parameters, or some of them."""
-        a = self._scale(self._a)
         for p, row in zip(self._parameters[which], self._rows[which], strict=True):
-            torch.div(row, a, out=p.data)
-
-    def _scale(self, a: Tensor) -> Tensor:
-        return a.to(self._x)[0]
+            torch.div(row, self.a, out=p.data)
 
     @contextmanager
     def accumulate(self) -> Iterator[None]:
@@ -206,6 +220,7 @@ class PushSum:
         """This node's part of a checkpoint, besides the model's and the optimizer's own."""
         tensors, notes = self._exchange.saved(self._memory)
         return {
+            "node": [self.rank, self.n],
             "t": self.t,
             "a": self._a.clone(),
             "x": self._x.clone(),
@@ -215,6 +230,12 @@ class PushSum:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken; the model's parameters follow."""
+        if list(state["node"]) != [self.rank, self.n]:
+            rank, n = state["node"]
+            raise ValueError(
+                f"the state is that of node {rank} of {n}, this is node {self.rank} of {self.n}: "
+                "every node saves and loads a file of its own"
+            )
         if state["x"].shape != self._x.shape:
             raise ValueError(
                 f"the state is of {len(state['x'])} parameters, the model has {len(self._x)}"
@@ -251,7 +272,7 @@ class _Early:
     def __init__(self, node: PushSum, optimizer: Optimizer) -> None:
         self.node = node
         self.resting = False
-        self._moved: set[Tensor] = set()
+        self._moved: dict[Tensor, tuple[Tensor | None, int]] = {}  # with the gradient it had
         self._unsent: list[slice] = []
         ends: dict[Tensor, tuple[int, int]] = {}
         start = 0
@@ -266,7 +287,7 @@ class _Early:
         self.hooks: list[Any] = [
             p.register_post_accumulate_grad_hook(self._gradient_is_there) for p in node._parameters
         ]
-        self.hooks.append(optimizer.register_step_pre_hook(lambda *_: self._rest()))
+        self.hooks.append(optimizer.register_step_pre_hook(self._before_step))
 
     @torch.no_grad()
     def _gradient_is_there(self, p: Tensor) -> None:
@@ -290,7 +311,7 @@ class _Early:
     def _move(self, p: Tensor) -> None:
         self._movers[p]()
         self.node._take_up(p, self._rows[p])
-        self._moved.add(p)
+        self._moved[p] = p.grad, 0 if p.grad is None else p.grad._version
 
     def _filled(self, bucket: slice) -> bool:
         return all(
@@ -300,8 +321,18 @@ class _Early:
         )
 
     @torch.no_grad()
-    def _rest(self) -> None:
+    def _before_step(self, _: Optimizer, given: tuple[Any, ...], named: dict[str, Any]) -> None:
         """What no gradient came for; the optimizer itself then finds nothing to do."""
+        if any(callable(value) for value in (*given[1:], *named.values())):
+            raise RuntimeError("overlap: step(closure) runs backward too late; call step()")
+        if any(
+            p.grad is not g or (g is not None and g._version != version)
+            for p, (g, version) in self._moved.items()
+        ):
+            raise RuntimeError(
+                "overlap: gradients were changed between backward() and step(), after they were "
+                "used; scale the loss instead, or write overlap=False"
+            )
         step = self.node._step or self._begin()
         for p in self._span:
             if p not in self._moved:
@@ -314,25 +345,37 @@ class _Early:
 
 
 def _mover(optimizer: Optimizer, p: Tensor) -> Callable[[], None]:
-    """The user's optimizer for one parameter: it shares state, and options as they are now."""
-    groups = [group for group in optimizer.param_groups if any(p is q for q in group["params"])]
-    if not groups:
+    """The user's optimizer for one parameter: it shares state and options, as they are now."""
+    numbers = [
+        number
+        for number, group in enumerate(optimizer.param_groups)
+        if any(p is q for q in group["params"])
+    ]
+    if not numbers:
         return lambda: None
-    (group,) = groups
+    (number,) = numbers
     alone = copy.copy(optimizer)
-    alone.state = optimizer.state
     alone._optimizer_step_pre_hooks = type(alone._optimizer_step_pre_hooks)()
     alone._optimizer_step_post_hooks = type(alone._optimizer_step_post_hooks)()
 
-    def move() -> None:
-        alone.param_groups = [{**group, "params": [p]}]
+    def move() -> None:  # load_state_dict() replaces state and groups: look them up each time
+        alone.state = optimizer.state
+        alone.param_groups = [{**optimizer.param_groups[number], "params": [p]}]
         alone.step()
 
     return move
 
 
+def _refuse_unhooked(optimizer: Any) -> None:
+    if optimizer is not None and not hasattr(optimizer, "_optimizer_step_post_hooks"):
+        raise ValueError(
+            f"optimizer is a {type(optimizer).__name__}, whose steps cannot be followed: give the "
+            "optimizer of torch.optim as it was before a library wrapped it"
+        )
+
+
 def _refuse_wrapped(model: nn.Module) -> None:
-    if isinstance(model, DistributedDataParallel):
+    if any(isinstance(part, DistributedDataParallel) for part in model.modules()):
         raise ValueError(
             "the model is wrapped in DistributedDataParallel, which averages all gradients: "
             "give the plain module"

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import timedelta
-from itertools import count
+from itertools import count, zip_longest
 from time import monotonic, sleep
 from typing import Any
 
@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 BEAT = 0.5  #: seconds between two counts
 _numbers = count()  # every process makes its peers in the same order
@@ -47,8 +48,13 @@ class Peers:
             raise ValueError(f"timeout = {timeout!r}: give a number of seconds > 0")
         self.timeout = timeout
         self._ours = not dist.is_initialized() and "WORLD_SIZE" in os.environ
+        number = next(_numbers)
         if self._ours:
-            dist.init_process_group(timeout=timedelta(seconds=timeout))
+            limit = timedelta(seconds=timeout)
+            meeting, rank, n = next(rendezvous("env://", timeout=limit))
+            # a name of its own: what an earlier group left in the store leads nowhere
+            place = PrefixStore(f"pushsum/group/{number}", meeting)
+            dist.init_process_group(store=place, rank=rank, world_size=n, timeout=limit)
         together = dist.is_initialized()
         self.rank = dist.get_rank() if together else 0
         self.n = dist.get_world_size() if together else 1
@@ -56,7 +62,7 @@ class Peers:
         self._left = threading.Event()
         if self.n > 1:
             store: Any = dist.distributed_c10d._get_default_store()
-            prefix = f"pushsum/{next(_numbers)}"
+            prefix = f"pushsum/{number}"
             self._store = PrefixStore(prefix, store)
             own = PrefixStore(prefix, store.clone())  # a connection of the thread's own
             self._beating = threading.Thread(target=self._beat, args=(own,), daemon=True)
@@ -72,17 +78,19 @@ class Peers:
         first, *others = (json.loads(self._facts_of(node)) for node in range(self.n))
         for node, other in enumerate(others, 1):
             for name in first | other:
-                mine, theirs = first.get(name, "nothing"), other.get(name, "nothing")
-                if mine != theirs:
-                    self.leave(0)
+                here, there = first.get(name, "nothing"), other.get(name, "nothing")
+                if here != there:
+                    here, there = _first_difference(here, there)
                     raise Disagreement(
-                        f"the nodes differ in {name}: {mine} at node 0, {theirs} at node {node}"
+                        f"the nodes differ in {name}: {here!r} at node 0, {there!r} at node {node}"
                     )
         self.group = dist.new_group(timeout=timedelta(seconds=self.timeout))
 
     def _facts_of(self, node: int) -> bytes:
         deadline = monotonic() + self.timeout
         while not self._store.check([f"facts/{node}"]):
+            if self._store.check([f"left/{node}"]):
+                raise PeerLost(f"node {node} left before the first step: its own error says why")
             if monotonic() > deadline:
                 raise PeerLost(f"node {node} did not come within {self.timeout:g} s")
             sleep(0.01)
@@ -114,15 +122,17 @@ class Peers:
 
     def hear(self, key: str, teller: int, seconds: float | None = None) -> Any:
         """Wait for what a node leaves: however long that takes, while it is alive, or `seconds`."""
-        start, count, since = monotonic(), -1, monotonic()
+        patience = self.timeout if seconds is None else seconds
+        beats, looked = -1, monotonic()
+        deadline = looked + patience
         while not self.told(key):
             sleep(0.005)
-            now = monotonic()
-            if now > since + BEAT:
-                beats = self._counts()[teller]
-                if beats != count:
-                    count, since = beats, now
-            if now > since + self.timeout or (seconds is not None and now > start + seconds):
+            if monotonic() > looked + BEAT and seconds is None:
+                looked = monotonic()
+                now = self._store.add(f"count/{teller}", 0)
+                if now != beats:
+                    beats, deadline = now, looked + patience
+            if monotonic() > deadline:
                 raise self.lost(teller, None, TimeoutError(f"it did not tell {key}"))
         return json.loads(self._store.get(f"told/{key}"))
 
@@ -190,6 +200,8 @@ class Peers:
             with suppress(RuntimeError):  # nobody may be left to tell
                 self._store.set(f"left/{self.rank}", str(t))
             self._beating.join()
+        if self.group is not None and not self._ours:
+            dist.destroy_process_group(self.group)  # those who still wait for this node notice
         if self._ours:
             dist.destroy_process_group()
 
@@ -201,6 +213,13 @@ def _dotted(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
             yield from _dotted(value, f"{prefix}{name}.")
         else:
             yield prefix + name, value
+
+
+def _first_difference(one: Any, other: Any) -> tuple[Any, Any]:
+    """Of two lists, the first items that differ: a model has many parameters."""
+    if not isinstance(one, list) or not isinstance(other, list):
+        return one, other
+    return next(pair for pair in zip_longest(one, other) if pair[0] != pair[1])
 
 
 def _first_line(error: Exception) -> str:

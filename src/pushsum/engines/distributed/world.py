@@ -55,7 +55,11 @@ class Processes:
         self._questions = 0
         self._over = threading.Event()
         self._signals: dict[int, Any] = {}
-        peers.agree(facts)
+        try:
+            peers.agree(facts)
+        except (ValueError, PeerLost):
+            peers.leave(0)
+            raise
 
     def __enter__(self) -> "Processes":
         self._ear, bell = socket.socketpair()
