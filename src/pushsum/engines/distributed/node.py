@@ -6,7 +6,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import accumulate
-from math import prod
 from typing import Any
 
 import torch
@@ -176,7 +175,8 @@ class PushSum:
         return self._step
 
     def _take_up(self, p: Tensor, row: Tensor) -> None:
-        row.add_((row / -self.a).add_(p.detach()))
+        a = self._a.to(row)[0]
+        row.add_(torch.addcdiv(p.detach(), row, a, value=-1))
 
     def _finish(self, step: Step) -> None:
         hidden = len(self._parameters)
@@ -265,27 +265,21 @@ class PushSum:
 
 
 class _Early:
-    """Moves every parameter as soon as its gradient is there, and sends buckets as they fill.
+    """Moves parameters as soon as they fill a bucket with gradients, and sends the bucket.
 
-    Each parameter is moved by a copy of the user's optimizer that shares its state and knows that
-    parameter alone. Buckets leave from the last to the first, in the same order at every node.
+    They are moved by a copy of the user's optimizer that shares its state and knows them alone.
+    Buckets leave from the last to the first, in the same order at every node.
     """
 
     def __init__(self, node: PushSum, optimizer: Optimizer) -> None:
         self.node = node
         self.resting = False
+        self._move = _mover(optimizer)
+        self._places: dict[Tensor, int] = {p: k for k, p in enumerate(node._parameters)}
+        self._ready: set[Tensor] = set()  # gradients that are there
         self._moved: dict[Tensor, tuple[Tensor | None, int]] = {}  # with the gradient it had
         self._unsent: list[slice] = []
-        ends: dict[Tensor, tuple[int, int]] = {}
-        start = 0
-        for p, shape in zip(node._parameters, node.layout.shapes, strict=True):
-            ends[p] = (start, start + prod(shape))
-            start += prod(shape)
-        self._span = ends
-        self._rows: dict[Tensor, Tensor] = dict(zip(node._parameters, node._rows, strict=True))
-        self._movers: dict[Tensor, Callable[[], None]] = {
-            p: _mover(optimizer, p) for p in node._parameters
-        }
+        self._next = 0  # parameters from here on have their gradients
         self.hooks: list[Any] = [
             p.register_post_accumulate_grad_hook(self._gradient_is_there) for p in node._parameters
         ]
@@ -295,32 +289,35 @@ class _Early:
     def _gradient_is_there(self, p: Tensor) -> None:
         if self.resting:
             return
-        if p in self._moved:
+        if p in self._ready:
             raise RuntimeError(
                 "overlap: a second backward() before optimizer.step(); put all but the last "
                 "into `with node.accumulate():`"
             )
         step = self.node._step or self._begin()
-        self._move(p)
-        while self._unsent and self._filled(self._unsent[-1]):
-            step.send(self._unsent.pop())
+        self._ready.add(p)
+        parameters, starts = self.node._parameters, self.node._starts
+        while self._next and parameters[self._next - 1] in self._ready:
+            self._next -= 1
+        known = starts[self._next] if self._next < len(starts) else self.node.layout.d
+        if self._unsent and self._unsent[-1].start >= known:
+            self._take_up()
+            while self._unsent and self._unsent[-1].start >= known:
+                step.send(self._unsent.pop())
 
     def _begin(self) -> Step:
         step = self.node._begin()
         self._unsent = list(step.buckets)
+        self._next = len(self.node._parameters)
         return step
 
-    def _move(self, p: Tensor) -> None:
-        self._movers[p]()
-        self.node._take_up(p, self._rows[p])
-        self._moved[p] = p.grad, 0 if p.grad is None else p.grad._version
-
-    def _filled(self, bucket: slice) -> bool:
-        return all(
-            p in self._moved
-            for p, (start, stop) in self._span.items()
-            if start < bucket.stop and stop > bucket.start
-        )
+    def _take_up(self) -> None:
+        """Move all parameters whose gradients are there."""
+        fresh = self._ready - self._moved.keys()
+        self._move(fresh)
+        for p in fresh:
+            self.node._take_up(p, self.node._rows[self._places[p]])
+            self._moved[p] = p.grad, 0 if p.grad is None else p.grad._version
 
     @torch.no_grad()
     def _before_step(self, _: Optimizer, given: tuple[Any, ...], named: dict[str, Any]) -> None:
@@ -336,34 +333,31 @@ class _Early:
                 "used; scale the loss instead, or write overlap=False"
             )
         step = self.node._step or self._begin()
-        for p in self._span:
-            if p not in self._moved:
-                self._move(p)
+        self._ready |= self._places.keys()
+        self._take_up()
         while self._unsent:
             step.send(self._unsent.pop())
-        for p in self._span:
+        for p in self._places:
             p.grad = None
+        self._ready.clear()
         self._moved.clear()
 
 
-def _mover(optimizer: Optimizer, p: Tensor) -> Callable[[], None]:
-    """The user's optimizer for one parameter: it shares state and options, as they are now."""
-    numbers = [
-        number
-        for number, group in enumerate(optimizer.param_groups)
-        if any(p is q for q in group["params"])
-    ]
-    if not numbers:
-        return lambda: None
-    (number,) = numbers
+def _mover(optimizer: Optimizer) -> Callable[[set[Tensor]], None]:
+    """The user's optimizer for some parameters: it shares state and options, as they are now."""
     alone = copy.copy(optimizer)
     alone._optimizer_step_pre_hooks = type(alone._optimizer_step_pre_hooks)()
     alone._optimizer_step_post_hooks = type(alone._optimizer_step_post_hooks)()
 
-    def move() -> None:  # load_state_dict() replaces state and groups: look them up each time
-        alone.state = optimizer.state
-        alone.param_groups = [{**optimizer.param_groups[number], "params": [p]}]
-        alone.step()
+    def move(which: set[Tensor]) -> None:
+        groups = [
+            {**group, "params": [p for p in group["params"] if p in which]}
+            for group in optimizer.param_groups
+        ]
+        alone.state = optimizer.state  # load_state_dict() replaces it
+        alone.param_groups = [group for group in groups if group["params"]]
+        if alone.param_groups:
+            alone.step()
 
     return move
 
