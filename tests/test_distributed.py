@@ -8,6 +8,7 @@ import torch
 import pushsum as ps
 from pushsum.engines.distributed.exchange import BUCKET, Exchange
 from pushsum.engines.distributed.peers import PeerLost, Peers
+from pushsum.engines.simulator import Network
 from tests.ranks import on_ranks
 
 STEPS = 12
@@ -58,9 +59,10 @@ def trajectories(rank, n, sizes):
 
 
 def trajectory(peers, n, name, where, size, steps=STEPS):
-    algorithm, exchange = algorithms()[name], Exchange(peers, topologies(n)[where])
-    mine = slice(peers.rank, peers.rank + 1)
-    targets, x0 = problem(n, *size)
+    d, dtype, *wire = size
+    exchange = Exchange(peers, topologies(n)[where], *wire)
+    algorithm, mine = algorithms()[name], slice(peers.rank, peers.rank + 1)
+    targets, x0 = problem(n, d, dtype)
     state = algorithm.init(x0[mine])
     trail = []
     for t in range(1, steps + 1):
@@ -75,9 +77,14 @@ def sample(row):
 
 
 def simulated(n, name, where, size, steps=STEPS):
-    targets, x0 = problem(n, *size)
-    graphs = topologies(n)[where]
-    return ps.iterate(algorithms()[name], graphs, lambda y, t: y - targets, x0, steps)
+    d, dtype, *wire = size
+    targets, x0 = problem(n, d, dtype)
+    network = Network(topologies(n)[where], 0, *wire)
+    algorithm = algorithms()[name]
+    state = algorithm.init(x0)
+    for t in range(1, steps + 1):
+        state = algorithm.step(state, state.network.y - targets, t, network)
+        yield ps.Iterate(t, state, network.topology)
 
 
 def assert_equal(found, n, case, steps=STEPS):
@@ -111,6 +118,8 @@ LARGE = [
     ("SGAP", "full", (BUCKET + 70_000, torch.float64)),  # more than one bucket
     ("MSGAP", "random", (BUCKET + 70_000, torch.float32)),
     ("S-ADDOPT", "exponential", (70_000, torch.float64)),  # more than short
+    ("SGAP", "random", (70_000, torch.float64, torch.bfloat16)),  # rounded on the wire
+    ("S-ADDOPT", "full", (300, torch.float64, torch.float16)),
 ]
 
 

@@ -140,11 +140,14 @@ class Network:
     Args:
         topology: who sends to whom.
         start: the step after which the sequence of graphs begins.
+        wire: the dtype that vectors travel in; None: their own. A sender keeps what rounding took
+            from the receivers, so that the network's sum stays what it was.
     """
 
-    def __init__(self, topology: Topology, start: int = 0) -> None:
+    def __init__(self, topology: Topology, start: int = 0, wire: torch.dtype | None = None) -> None:
         self.topology = topology
         self.start = start
+        self.wire = wire
         self.period = topology.period  # raises here if the graphs do not connect the nodes
         self.seconds = {"weighting": 0.0, "mixing": 0.0}  # what the exchanges have cost so far
 
@@ -157,12 +160,13 @@ class Network:
         weights = self._weights(t, edges, weighting, snapshots)
         weighted = perf_counter()
         mix = mixer(self.topology.n, edges, weights)
-        held = tuple(mix(value) for value in values)
+        sent = [v if self.wire is None or v.ndim == 1 else v.to(self.wire) for v in values]
+        held = tuple(_delivered(mix, v, out) for v, out in zip(values, sent, strict=True))
         self.seconds["weighting"] += weighted - start
         self.seconds["mixing"] += perf_counter() - weighted
         if weighting.sight != "nothing":
             depth = self.topology.lookback if weighting.sight == "neighbours" else self.period
-            snapshots = (Snapshot(t, values[0]), *snapshots)[:depth]
+            snapshots = (Snapshot(t, sent[0]), *snapshots)[:depth]
         return Pushed(held, snapshots, weights)
 
     def average(self, value: Tensor) -> Tensor:
@@ -235,6 +239,14 @@ def mixer(n: int, edges: Tensor, weights: Tensor) -> Callable[[Tensor], Tensor]:
         return mixed.to(value.dtype).reshape(value.shape)
 
     return mix
+
+
+def _delivered(mix: Callable[[Tensor], Tensor], value: Tensor, sent: Tensor) -> Tensor:
+    """What every node holds when `sent` was pushed for `value`: the difference stays at home."""
+    if sent.dtype == value.dtype:
+        return mix(sent)
+    rounded = sent.to(value.dtype)
+    return mix(rounded) + (value - rounded)
 
 
 def _dense_product(rows: Tensor, senders: Tensor, receivers: Tensor, weights: Tensor) -> Tensor:

@@ -349,21 +349,21 @@ class Step:
         kind = torch.promote_types(row.dtype, torch.float32)
         size = min(BLOCK, bucket.stop - bucket.start)
         sums, products = torch.empty(2, size, dtype=kind, device=row.device)
-        last = list(weights)[-1]
+        last = None if out is not row else list(weights)[-1]
         for first in range(bucket.start, bucket.stop, BLOCK):
             part = slice(first, min(bucket.stop, first + BLOCK))
             total, product = sums[: part.stop - first], products[: part.stop - first]
             for number, (j, w) in enumerate(weights.items()):
-                value, share = (out if j == self.node else inboxes[j])[part].to(kind), w
-                if j == self.node and out is not row:  # what rounding took from others stays here
-                    value, share = row[part].to(kind) - value * (1 - w), 1.0
+                value = (out if j == self.node else inboxes[j])[part].to(kind)
                 target = held[part] if j == last else total
                 if number == 0:
-                    torch.mul(value, share, out=target)
+                    torch.mul(value, w, out=target)
                 elif kind == torch.float64:
-                    torch.add(total, torch.mul(value, share, out=product), out=target)
+                    torch.add(total, torch.mul(value, w, out=product), out=target)
                 else:
-                    torch.add(total, value, alpha=share, out=target)
+                    torch.add(total, value, alpha=w, out=target)
+            if out is not row:  # what rounding took from the receivers stays here
+                held[part] = total.add_(row[part].to(kind) - out[part].to(kind))
 
 
 def _sum(parts: dict[int, float]) -> float:
