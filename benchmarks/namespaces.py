@@ -12,6 +12,8 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from tempfile import TemporaryFile
+from time import sleep
 from typing import NamedTuple
 
 INTERFACE = "wire"  #: what the one link of a rank is called in its namespace
@@ -75,33 +77,39 @@ def linked(n: int, gbit: float) -> Iterator[list[Seat]]:
 def run_ranks(seats: Sequence[Seat], command: Sequence[str]) -> list[str]:
     """Run a command once per rank, with torch.distributed's variables set; what each printed.
 
-    Whatever happens, no rank is left behind.
+    Whatever happens, no rank is left behind: when one fails, the others are ended.
     """
     # one thread each; and no word about addresses that no name server knows
     settings = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
     ranks: list[subprocess.Popen[str]] = []
-    try:
-        for rank, seat in enumerate(seats):
+    with ExitStack() as stack:
+        outputs = [stack.enter_context(TemporaryFile("w+")) for _ in seats]
+        stack.callback(_end, ranks)
+        for rank, (seat, output) in enumerate(zip(seats, outputs, strict=True)):
             host, port = seat.meeting_point.split(":")
-            environment = os.environ | settings
-            environment |= {"RANK": str(rank), "WORLD_SIZE": str(len(seats))}
-            environment |= {"MASTER_ADDR": host, "MASTER_PORT": port}
-            environment |= {"GLOO_SOCKET_IFNAME": seat.interface}
-            ranks.append(
-                subprocess.Popen(
-                    [*seat.prefix, *command], env=environment, stdout=subprocess.PIPE, text=True
-                )
-            )
-        printed = [rank.communicate()[0] for rank in ranks]
-    finally:
-        for process in ranks:
-            if process.poll() is None:
-                process.kill()
-            process.wait()
-    failed = [str(rank) for rank, process in enumerate(ranks) if process.returncode]
-    if failed:
-        raise SystemExit(f"rank {', '.join(failed)} failed; the lines above say why")
-    return printed
+            meeting = {"RANK": str(rank), "WORLD_SIZE": str(len(seats))}
+            meeting |= {"MASTER_ADDR": host, "MASTER_PORT": port}
+            meeting |= {"GLOO_SOCKET_IFNAME": seat.interface}
+            environment = os.environ | settings | meeting
+            line = [*seat.prefix, *command]
+            ranks.append(subprocess.Popen(line, env=environment, stdout=output, text=True))
+        while any(rank.poll() is None for rank in ranks):
+            if any(rank.returncode for rank in ranks):
+                break
+            sleep(0.1)
+        failed = [str(number) for number, rank in enumerate(ranks) if rank.returncode]
+        if failed:
+            raise SystemExit(f"rank {', '.join(failed)} failed; the lines above may say why")
+        for output in outputs:
+            output.seek(0)
+        return [output.read() for output in outputs]
+
+
+def _end(ranks: Sequence[subprocess.Popen[str]]) -> None:
+    for rank in ranks:
+        if rank.poll() is None:
+            rank.kill()
+        rank.wait()
 
 
 def _run(*command: str) -> None:
