@@ -155,6 +155,15 @@ def test_records_say_what_happened(tmp_path):
     assert config.parse(resolved) == built.config
 
 
+def test_without_overlap_no_weighting_is_hidden(tmp_path):
+    run(build("link.overlap=false", "link.gigabits=0.001"), tmp_path)
+    modelled = records(tmp_path)[-1]["modelled"]
+    assert modelled["weighting_hidden"] == 0
+    assert modelled["weighting_exposed"] > 0
+    parts = ("compute", "transfer", "weighting_exposed")
+    assert modelled["total"] == pytest.approx(sum(modelled[part] for part in parts))
+
+
 def test_s_addopt_pushes_twice_as_much():
     one, two = build("algorithm.name=SGP"), build("algorithm.name=S-ADDOPT")
     heads = 30 * 24  # step, a and w along every edge

@@ -187,6 +187,8 @@ class Published(_Section):
     """random: one draw per receiver; the open step is the first of a period"""
 
 
+    overlap: bool = True
+    """weights are computed while parameters are on the wire; the published runs did not"""
 class Config(_Section):
     """Everything a run depends on."""
 

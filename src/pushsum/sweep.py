@@ -7,7 +7,8 @@ A recipe is a configuration with a section `sweep`:
       grid: {topology.name: [full, divide], seed: [0, 1, 2]}
 
 Every cell is tried with every combination of the grid. An override of a key in which the cells
-differ chooses among them; any other changes the grid, or all cells.
+differ chooses among them; any other changes the grid, or all cells. `sweep: NAME` takes the section
+of another recipe.
 """
 
 import itertools
@@ -55,6 +56,8 @@ def read(source: str | None, overrides: Sequence[str] = ()) -> list[Cell]:
     content = _content(source)
     plan = content.pop("sweep", {}) or {}
     if not isinstance(plan, dict) or plan.keys() - {"cells", "grid"}:
+    if isinstance(plan, str):
+        plan = _content(plan).get("sweep")
         raise ValueError(f"{source}: the section sweep holds `cells` and `grid` only")
     grid = dict(plan.get("grid") or {})
     cells = list(plan.get("cells") or [{}])
