@@ -330,18 +330,20 @@ def test_a_full_disk_leaves_the_old_checkpoint(tmp_path, monkeypatch):
 
 
 def test_a_corrupt_checkpoint_is_refused_and_the_previous_offered(tmp_path):
+    place = tmp_path / "checkpoints"
     for step in (10, 20, 30):
-        checkpoint.save(tmp_path, step, {"x": torch.full((4,), float(step))}, {"note": step})
-    assert checkpoint.generations(tmp_path) == [30, 20]
-    path = tmp_path / "step-30.safetensors"
+        checkpoint.save(place, step, {"x": torch.full((4,), float(step))}, {"note": step})
+    assert checkpoint.generations(place) == [30, 20]
+    path = place / "step-30.safetensors"
     path.write_bytes(path.read_bytes()[:-3] + b"abc")
-    with pytest.raises(ValueError, match=r"corrupt \(its hash does not match\).*--from-step 20"):
-        checkpoint.load(tmp_path)
-    old = checkpoint.load(tmp_path, 20)
+    with pytest.raises(ValueError, match=r"corrupt \(its hash does not match\): go on") as caught:
+        checkpoint.load(place)
+    assert str(caught.value).endswith(f"pushsum run --resume --from-step 20 --into {tmp_path}")
+    old = checkpoint.load(place, 20)
     assert old.tensors["x"].tolist() == [20.0] * 4
     assert old.notes == {"note": 20}
     with pytest.raises(ValueError, match="no checkpoint of step 5, but of 30 and 20"):
-        checkpoint.load(tmp_path, 5)
+        checkpoint.load(place, 5)
     with pytest.raises(ValueError, match="there is no checkpoint to resume from"):
         checkpoint.load(tmp_path / "empty")
 
