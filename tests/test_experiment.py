@@ -183,6 +183,57 @@ def test_batchnorm_policies_reach_the_test(policy, tmp_path):
     assert np.isfinite(records(tmp_path)[-1]["test"]["loss"])
 
 
+PEAK = """
+import sys
+from pathlib import Path
+from pushsum import config, training
+from pushsum.engines.gradients import gradients, stacked_buffers
+from pushsum.engines.simulator import iterate
+from pushsum.experiment import Experiment
+from torch.nn.functional import cross_entropy
+
+def memory(kind):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * int(next(line for line in lines if line.startswith(kind)).split()[1])
+
+words = ["model.hidden=[20000]", "batch=2", "gradients=loop", *sys.argv[1:]]
+built = Experiment(config.read(None, words))  # arrays of 36 MB, which are freed at once
+compute = gradients("loop", built.model, cross_entropy, stacked_buffers(built.model, built.n))
+state = [built.start()]
+compute(state[0][:1], built.batch(1, [0]))
+planned = training.arrays(built)  # and torch has imported what it imports late
+Path("/proc/self/clear_refs").write_text("5")
+before = memory("VmRSS") - 4 * state[0].numel()
+gradient = lambda y, t: compute(y, built.batch(t, range(built.n)))[0]
+for _ in iterate(built.algorithm, built.graphs, gradient, state.pop(), 12):
+    pass
+print(planned, (memory("VmHWM") - before) / (4 * built.n * built.layout.d))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux's /proc")
+@pytest.mark.parametrize(
+    ("overrides", "count"),
+    [
+        (["algorithm.name=SGP"], 8),
+        (["algorithm.name=SGAP"], 8),
+        (["algorithm.name=MSGAP"], 10),
+        (["algorithm.name=MSGAP", "topology.name=random"], 17),
+        (["algorithm.name=S-ADDOPT"], 12),
+        (["algorithm.name=SGP", "algorithm.optimizer=Adam"], 12),
+        (["algorithm.name=AllReduce"], 7),
+    ],
+    ids=str,
+)
+def test_the_memory_of_the_dry_run_is_what_the_steps_take(overrides, count):
+    command = [sys.executable, "-c", PEAK, *overrides]
+    answer = subprocess.run(command, capture_output=True, text=True, check=True)
+    planned, measured = map(float, answer.stdout.split())
+    assert planned == count
+    assert measured == pytest.approx(count, rel=0.1)
+
+
 # --------------------------------------------------------------------------- samples
 
 

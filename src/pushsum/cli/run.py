@@ -290,12 +290,14 @@ def _plan(built: Experiment) -> RenderableType:
     from rich.console import Group
     from rich.table import Table
 
+    from pushsum.training import arrays
+
     meta = built.meta()
     rows = Table(box=None, show_header=False)
     rows.add_column(style="bold")
     rows.add_column()
     certificate = meta["certificate"]
-    array = built.n * built.layout.d * 4
+    count, array = arrays(built), built.n * built.layout.d * 4
     facts = {
         "algorithm": f"{meta['algorithm']}, {meta['weighting']} weights",
         "topology": f"{built.graphs.name}: B = {certificate['period']}, "
@@ -304,7 +306,8 @@ def _plan(built: Experiment) -> RenderableType:
         "steps": f"{meta['steps']:,} ({built.config.epochs} epochs of {meta['steps_per_epoch']:,})",
         "pushed": f"{_bytes(meta['bytes_per_step'])} per step, "
         f"{_bytes(meta['bytes_per_step'] * meta['steps'])} in all",
-        "memory": f"about {_bytes(8 * array)} (eight arrays of {_bytes(array)}) and activations",
+        "memory": f"about {_bytes(count * array)} ({count} arrays of {_bytes(array)}) and "
+        "activations",
     }
     for name, fact in facts.items():
         rows.add_row(name, fact)

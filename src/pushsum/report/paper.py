@@ -13,7 +13,7 @@ _NO_MATTER = (  # to what Table 1 shows; or compared in words of their own
     *HOW,
     *("seed", "topology.seed", "evaluation.every", "link.gigabits", "link.latency", "link.overlap"),
     *("split.alpha", "split.per_node", "split.minimum", "evaluation.recompute_batches"),
-    *("steps", "algorithm.weighting", "model.pretrained"),
+    *("steps", "algorithm.weighting", "model.pretrained", "model.width", "model.blocks"),
 )
 _ONLY_WITH = {  # key -> another key and the values of it with which the first has an effect
     "algorithm.momentum": ("algorithm.name", ("MSGP", "MSGAP")),
