@@ -1,56 +1,61 @@
-"""The full-size networks really start: two steps, time and peak memory in (N, d) arrays.
+"""The full-size recipe really runs: two steps, evaluated and saved; peak memory in (N, d) arrays.
 
-Each network runs in a process of its own; memory is read from Linux's /proc.
+Cells of table1-corrected (SGAP, full), as `pushsum run` does them, but with batches of two and a few
+random images. Each network runs in a process of its own; memory is read from Linux's /proc.
 """
 
 import json
 import subprocess
 import sys
 from pathlib import Path
-from time import perf_counter
+from tempfile import TemporaryDirectory
 
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.scale import memory
 
-NODES, BATCH, STEPS = 6, 2, 2
+BATCH, STEPS, IMAGES = 2, 2, 40
 GOAL = 8
 
 
-def measure(name: str) -> dict[str, float]:
-    import torch
-    import torch.nn.functional as F
+def measure(name: str, directory: Path) -> dict[str, float]:
+    import numpy as np
 
-    import pushsum as ps
-    from pushsum import models
-    from pushsum.engines.gradients import Batch, Layout, gradients, stacked_buffers
+    from pushsum import sweep, training
+    from pushsum.config import parse, set_value
+    from pushsum.engines.memory import keep_freed_memory
+    from pushsum.experiment import Experiment
 
-    classes = 100 if name == "resnet50" else 10
-    model = models.build(name, (3, 32, 32), classes)
-    layout = Layout.of(model)
-    row = layout.flatten(dict(model.named_parameters()))
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(NODES, BATCH, 3, 32, 32, generator=generator)
-    batch = Batch(x, torch.randint(classes, (NODES, BATCH), generator=generator))
-    compute = gradients("loop", model, F.cross_entropy, stacked_buffers(model, NODES))
-    compute(row[None].expand(1, -1), Batch(x[:1], batch.targets[:1]))  # activations of one node
-    Path("/proc/self/clear_refs").write_text("5")
+    keep_freed_memory()
+    chosen = [f"model.name={name}", "algorithm.name=SGAP", "topology.name=full"]
+    (cell,) = sweep.read("table1-corrected", chosen)
+    content = cell.config.model_dump(mode="json")
+    classes = 100 if content["data"]["name"] == "cifar100" else 10
+    draw = np.random.default_rng(0)
+    images = draw.integers(256, size=(IMAGES, 3, 32, 32), dtype=np.uint8)
+    labels = np.arange(IMAGES) * classes // IMAGES
+    labels[-1] = classes - 1
+    arrays = {"x_train": images, "y_train": labels, "x_test": images, "y_test": labels}
+    np.savez(directory / "images.npz", **arrays)
+    changes = {
+        "data.name": str(directory / "images.npz"),
+        "batch": BATCH,
+        "evaluation.batch": BATCH,
+        "steps": STEPS,
+        "gradients": "loop",
+    }
+    for key, value in changes.items():
+        set_value(content, key, value)
     before = memory("VmRSS")
-    run = ps.iterate(
-        ps.algorithms.sgap(0.01, ps.weighting.moreau(1e-3, 0.1)),
-        ps.topology.full(NODES),
-        lambda y, t: compute(y, batch)[0],
-        row.repeat(NODES, 1),
-        STEPS,
-    )
-    start = perf_counter()
-    for record in run:
-        assert bool(record.y.isfinite().all())
-    array = NODES * layout.d * 4
+    built = Experiment(parse(content))
+    array = built.n * built.layout.d * 4
+    record = training.run(built, directory / "run")
     return {
-        "d": layout.d,
-        "seconds": (perf_counter() - start) / STEPS,
+        "d": built.layout.d,
+        "loss": record["test"]["loss"],
+        "step": record["seconds"]["total"] / STEPS,
+        "planned": training.arrays(built),
         "arrays": (memory("VmHWM") - before) / array,
         "peak": memory("VmHWM"),
     }
@@ -61,22 +66,38 @@ def main() -> None:
         print("fullsize: peak memory is read from Linux's /proc; skipped on this system")
         return
     table = Table(
-        title=f"SGAP on full({NODES}), batch {BATCH}, {STEPS} steps, float32", title_justify="left"
+        title=f"table1-corrected, SGAP on full(6), batch {BATCH}, {STEPS} steps, float32",
+        title_justify="left",
     )
-    for heading in ("network", "parameters", "step", "(N, d) arrays", "peak of the process"):
+    headings = (
+        "network",
+        "parameters",
+        "step",
+        "test loss",
+        "(N, d) arrays",
+        "peak of the process",
+    )
+    for heading in headings:
         table.add_column(heading, justify="right")
     for name in ("resnet18", "resnet50"):
-        command = [sys.executable, "-m", "benchmarks.fullsize", name]
-        m = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        with TemporaryDirectory() as directory:
+            command = [sys.executable, "-m", "benchmarks.fullsize", name, directory]
+            answer = subprocess.run(command, check=True, capture_output=True, text=True)
+        m = json.loads(answer.stdout)
         table.add_row(
             name,
             f"{m['d']:,.0f}",
-            f"{m['seconds']:.2f} s",
-            f"{m['arrays']:.1f}  (goal: {GOAL})",
+            f"{m['step']:.2f} s",
+            f"{m['loss']:.2f}",
+            f"{m['arrays']:.1f}  (planned: {m['planned']}, goal: {GOAL})",
             f"{m['peak'] / 2**30:.2f} GiB",
         )
     Console().print(table)
+    print(
+        "arrays: at the peak of the whole run, with the network itself, activations, evaluations\n"
+        "and checkpoints; planned: what `pushsum run --dry-run` says."
+    )
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure(sys.argv[1])))
+    print(json.dumps(measure(sys.argv[1], Path(sys.argv[2]))))

@@ -28,10 +28,14 @@ def run(
     finished: bool = True,
     weights: bool = True,
     config: dict[str, Any] | None = None,
+    content: dict[str, Any] | None = None,
     last: dict[str, Any] | None = None,
 ) -> Path:
-    """Write one run; `config` replaces dotted keys, `last` keys of the last record."""
-    directory.mkdir(parents=True)
+    """Write one run; `config` replaces dotted keys, `last` keys of the last record.
+
+    A whole configuration can be given as `content`.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
     settings: dict[str, Any] = {
         "seed": seed,
         "epochs": 25,
@@ -70,6 +74,7 @@ def run(
         for part in path:
             section = section[part]
         section[leaf] = value
+    settings = content or settings
     period, diameter, horizon = CERTIFICATES.get(topology, (8, 1, 8))
     half = nodes // 2
     meta = {

@@ -269,6 +269,83 @@ def test_tensorboard_gets_the_records(pushsum, tmp_path):
     assert "nodes/accuracy/min" in events.Tags()["scalars"]
 
 
+def test_tensorboard_touches_no_run_of_another_and_forgets_what_is_run_again(pushsum, tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    into = ["--into", str(tmp_path), "--tensorboard"]
+    assert pushsum("run", *TINY, "--into", str(tmp_path))[0] == 0
+    assert pushsum("run", *TINY, *into)[0] == 2
+    assert not (tmp_path / "tensorboard").exists()
+    for _ in range(2):  # from step 0, twice: what came after it is told again
+        assert pushsum("run", "--resume", "--from-step", "0", *into)[0] == 0
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [event.step for event in events.Scalars("test/accuracy")] == [2]
+
+
+def test_progress_without_a_terminal_is_lines_with_the_time_left(tmp_path):
+    words = [sys.executable, "-c", "from pushsum.cli import common, main; common.EVERY = 0; main()"]
+    environment = {**os.environ, "COLUMNS": "40"}
+    for command, where in (("run", ""), ("sweep", "run: ")):
+        answer = subprocess.run(
+            [*words, command, *TINY, "--into", str(tmp_path / command)],
+            capture_output=True, text=True, check=True, env=environment,
+        )  # fmt: skip
+        lines = answer.stderr.splitlines()
+        assert f"{where}step 1/2  0:00:00 left" in lines
+    records = (tmp_path / "run" / "records.jsonl").read_text().splitlines()
+    assert len(records) == 2
+
+
+def test_every_key_is_listed_with_its_default_and_its_meaning(pushsum):
+    from pushsum.config import valid_keys
+
+    code, out, _ = pushsum("run", "--keys")
+    assert code == 0
+    rows = [line.split(maxsplit=2) for line in out.splitlines()[1:] if line.strip()]
+    assert all(len(row) == 3 for row in rows), "a key without a meaning"
+    keys = [row[0] for row in rows]
+    assert [key for key in valid_keys() if key in keys] == keys
+    sections = {key.rpartition(".")[0] for key in keys} - {""}
+    assert set(valid_keys()) - set(keys) == sections
+    assert "algorithm.lr                   0.05                step size" in out
+
+
+def test_many_labels_are_shown_in_ranges(pushsum, tmp_path):
+    import numpy as np
+
+    y = np.arange(300) % 100
+    arrays = {"x_train": np.zeros((300, 3), np.float32), "y_train": y}
+    arrays |= {"x_test": arrays["x_train"], "y_test": y}
+    np.savez(tmp_path / "own.npz", **arrays)
+    _, out, _ = pushsum("run", "--dry-run", f"data.name={tmp_path / 'own.npz'}")
+    lines = [line.split() for line in out.splitlines()]
+    heads = next(line for line in lines if line[:1] == ["node"])
+    assert heads == ["node", *(f"{k}-{k + 9}" for k in range(0, 100, 10)), "all"]
+    assert ["0", *["30"] * 5, *["·"] * 5, "150"] in lines
+
+
+def test_recipes_are_named_where_they_are_looked_for(pushsum):
+    from pushsum.sweep import recipes
+
+    _, out, _ = pushsum("sweep", "--help")
+    assert all(name in out for name in recipes())
+    code, _, err = pushsum("run", "digits", "--dry-run")
+    assert code == 2
+    assert "it is a recipe: pushsum sweep digits --into runs/digits" in err
+    assert "recipe" not in pushsum("run", "nowhere.yaml", "--dry-run")[2]
+
+
+def test_published_runs_without_their_weights_are_warned_of(pushsum, tmp_path):
+    words = ["model.name=resnet-small", "model.stem=imagenet", "model.fresh_last_layer=true"]
+    small = ["model.width=2", "steps=1", "gradients=loop"]
+    warning = "pushsum: warning: resnet-small starts from random numbers, where the published runs"
+    assert warning in pushsum("run", "--dry-run", *words)[2]
+    assert warning in pushsum("run", *words, *small, "--into", str(tmp_path / "a"))[2]
+    err = pushsum("sweep", *words, *small, "seed=0,1", "--into", str(tmp_path / "b"))[2]
+    assert err.count(warning) == 1
+    assert "warning" not in pushsum("run", "--dry-run")[2]
+
+
 def test_a_sweep_through_submitit(pushsum, tmp_path):
     """Without a cluster submitit runs the jobs here, in processes of their own."""
     words = ["sweep", *TINY, "seed=0,1", "--into", str(tmp_path), "--slurm", "timeout_min=5"]

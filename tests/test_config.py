@@ -132,6 +132,22 @@ def test_recipes_are_valid(name, count):
     assert len(sweep.read(name)) == count
 
 
+def test_the_two_versions_of_table_1_have_the_same_cells():
+    published, corrected = sweep.read("table1-published"), sweep.read("table1-corrected")
+    assert [c.name for c in published] == [c.name for c in corrected]
+    assert all(c.config.published.restart for c in published)
+    assert not any(c.config.published.restart for c in corrected)
+
+
+def test_a_sweep_may_take_the_cells_of_another(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("epochs: 1\nsweep: digits\n")
+    assert [c.name for c in sweep.read(str(path))] == [c.name for c in sweep.read("digits")]
+    path.write_text("sweep: nowhere\n")
+    with pytest.raises(ValueError, match="neither a file nor a recipe"):
+        sweep.read(str(path))
+
+
 def test_a_sweep_skips_what_is_finished_and_names_what_failed(tmp_path):
     cells = sweep.read(None, ["seed=0,1", "steps=2", "model.hidden=[4]", "gradients=loop"])
     said = []

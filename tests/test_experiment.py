@@ -155,6 +155,15 @@ def test_records_say_what_happened(tmp_path):
     assert config.parse(resolved) == built.config
 
 
+def test_without_overlap_no_weighting_is_hidden(tmp_path):
+    run(build("link.overlap=false", "link.gigabits=0.001"), tmp_path)
+    modelled = records(tmp_path)[-1]["modelled"]
+    assert modelled["weighting_hidden"] == 0
+    assert modelled["weighting_exposed"] > 0
+    parts = ("compute", "transfer", "weighting_exposed")
+    assert modelled["total"] == pytest.approx(sum(modelled[part] for part in parts))
+
+
 def test_s_addopt_pushes_twice_as_much():
     one, two = build("algorithm.name=SGP"), build("algorithm.name=S-ADDOPT")
     heads = 30 * 24  # step, a and w along every edge
@@ -172,6 +181,57 @@ def test_batchnorm_policies_reach_the_test(policy, tmp_path):
     overrides = ["model.name=resnet-small", "model.hidden=null", "model.width=2", "steps=4"]
     run(build(*overrides, f"evaluation.batchnorm={policy}"), tmp_path)
     assert np.isfinite(records(tmp_path)[-1]["test"]["loss"])
+
+
+PEAK = """
+import sys
+from pathlib import Path
+from pushsum import config, training
+from pushsum.engines.gradients import gradients, stacked_buffers
+from pushsum.engines.simulator import iterate
+from pushsum.experiment import Experiment
+from torch.nn.functional import cross_entropy
+
+def memory(kind):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * int(next(line for line in lines if line.startswith(kind)).split()[1])
+
+words = ["model.hidden=[20000]", "batch=2", "gradients=loop", *sys.argv[1:]]
+built = Experiment(config.read(None, words))  # arrays of 36 MB, which are freed at once
+compute = gradients("loop", built.model, cross_entropy, stacked_buffers(built.model, built.n))
+state = [built.start()]
+compute(state[0][:1], built.batch(1, [0]))
+planned = training.arrays(built)  # and torch has imported what it imports late
+Path("/proc/self/clear_refs").write_text("5")
+before = memory("VmRSS") - 4 * state[0].numel()
+gradient = lambda y, t: compute(y, built.batch(t, range(built.n)))[0]
+for _ in iterate(built.algorithm, built.graphs, gradient, state.pop(), 12):
+    pass
+print(planned, (memory("VmHWM") - before) / (4 * built.n * built.layout.d))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux's /proc")
+@pytest.mark.parametrize(
+    ("overrides", "count"),
+    [
+        (["algorithm.name=SGP"], 8),
+        (["algorithm.name=SGAP"], 8),
+        (["algorithm.name=MSGAP"], 10),
+        (["algorithm.name=MSGAP", "topology.name=random"], 17),
+        (["algorithm.name=S-ADDOPT"], 12),
+        (["algorithm.name=SGP", "algorithm.optimizer=Adam"], 12),
+        (["algorithm.name=AllReduce"], 7),
+    ],
+    ids=str,
+)
+def test_the_memory_of_the_dry_run_is_what_the_steps_take(overrides, count):
+    command = [sys.executable, "-c", PEAK, *overrides]
+    answer = subprocess.run(command, capture_output=True, text=True, check=True)
+    planned, measured = map(float, answer.stdout.split())
+    assert planned == count
+    assert measured == pytest.approx(count, rel=0.1)
 
 
 # --------------------------------------------------------------------------- samples
@@ -321,18 +381,20 @@ def test_a_full_disk_leaves_the_old_checkpoint(tmp_path, monkeypatch):
 
 
 def test_a_corrupt_checkpoint_is_refused_and_the_previous_offered(tmp_path):
+    place = tmp_path / "checkpoints"
     for step in (10, 20, 30):
-        checkpoint.save(tmp_path, step, {"x": torch.full((4,), float(step))}, {"note": step})
-    assert checkpoint.generations(tmp_path) == [30, 20]
-    path = tmp_path / "step-30.safetensors"
+        checkpoint.save(place, step, {"x": torch.full((4,), float(step))}, {"note": step})
+    assert checkpoint.generations(place) == [30, 20]
+    path = place / "step-30.safetensors"
     path.write_bytes(path.read_bytes()[:-3] + b"abc")
-    with pytest.raises(ValueError, match=r"corrupt \(its hash does not match\).*--from-step 20"):
-        checkpoint.load(tmp_path)
-    old = checkpoint.load(tmp_path, 20)
+    with pytest.raises(ValueError, match=r"corrupt \(its hash does not match\): go on") as caught:
+        checkpoint.load(place)
+    assert str(caught.value).endswith(f"pushsum run --resume --from-step 20 --into {tmp_path}")
+    old = checkpoint.load(place, 20)
     assert old.tensors["x"].tolist() == [20.0] * 4
     assert old.notes == {"note": 20}
     with pytest.raises(ValueError, match="no checkpoint of step 5, but of 30 and 20"):
-        checkpoint.load(tmp_path, 5)
+        checkpoint.load(place, 5)
     with pytest.raises(ValueError, match="there is no checkpoint to resume from"):
         checkpoint.load(tmp_path / "empty")
 

@@ -1,9 +1,11 @@
 """What the README shows is what happens."""
 
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,8 +17,9 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
 
 
-def test_the_python_blocks_run(capsys):
-    names: dict[str, object] = {}
+def test_the_python_blocks_run(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
     for block in blocks("python"):
         exec(block, names)
     lines = capsys.readouterr().out.splitlines()
@@ -25,6 +28,18 @@ def test_the_python_blocks_run(capsys):
     assert step == "200"
     assert float(error) < 0.5
     assert 0 < float(smallest) <= 1.1
+    error = names["net"](names["inputs"]) - names["inputs"].sum(-1, keepdim=True) - 2.5
+    assert error.square().mean() < 0.2  # the average model fits the average of all nodes
+
+
+def test_your_own_data_trains_by_the_commands_shown(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (code,) = (block for block in blocks("python") if "np.savez" in block)
+    exec(code)
+    (command,) = (block for block in blocks("sh") if "own.npz" in block)
+    subprocess.run([sys.executable, "-m", *command.split()], check=True)
+    last = (tmp_path / "runs" / "own" / "records.jsonl").read_text().splitlines()[-1]
+    assert json.loads(last)["test"]["accuracy"] > 0.6
 
 
 def test_the_command_prints_what_the_readme_shows():

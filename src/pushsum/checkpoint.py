@@ -77,7 +77,7 @@ def load(directory: Path, step: int | None = None) -> Checkpoint:
         return Checkpoint(step, tensors_of(content), about["notes"])
     except (ValueError, KeyError, OSError) as error:
         older = [s for s in found if s < step]
-        offer = (
-            f"resume from the one before with --from-step {older[0]}" if older else "none is left"
-        )
+        run = directory.parent if directory.name == "checkpoints" else directory.parent.parent
+        command = f"pushsum run --resume --from-step {older[0]} --into {run}" if older else ""
+        offer = f"go on from the one before with {command}" if older else "none is left"
         raise ValueError(f"{path} is corrupt ({error}): {offer}") from None

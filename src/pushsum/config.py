@@ -6,7 +6,7 @@ Unknown keys are refused with the nearest valid one. Nothing here is built; `exp
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import yaml
 from pydantic import (
@@ -14,11 +14,13 @@ from pydantic import (
     ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
+    TypeAdapter,
     ValidationError,
     field_validator,
     model_serializer,
     model_validator,
 )
+from pydantic.fields import FieldInfo
 
 from pushsum import topology
 from pushsum.batchnorm import BatchNormPolicy
@@ -41,7 +43,7 @@ class Data(_Section):
     name: str = "digits"
     """a data set of `pushsum data list`, or the path of an .npz file"""
     root: Path | None = None
-    """where prepared data sets lie; None: the user's cache"""
+    """where prepared data sets lie; null: your cache"""
     augment: bool = False
     """random crops and flips of the training images"""
 
@@ -51,6 +53,7 @@ class Split(_Section):
 
     kind: Literal["clusters", "iid", "dirichlet", "shards", "quantity"] = "clusters"
     clusters: Count = 2
+    """clusters: so many groups of nodes, each with labels of its own"""
     shared: bool = True
     """clusters: every node holds all samples of its cluster, as the paper has it"""
     alpha: Positive = 0.5
@@ -65,11 +68,17 @@ class Model(_Section):
     """The network; see pushsum.models.build for which option goes with which name."""
 
     name: str = "mlp"
+    """mlp, cnn, resnet-small, resnet18 or resnet50"""
     width: Count | None = None
+    """cnn, resnets: channels of the first stage; null: the model's own, here and below"""
     blocks: tuple[Count, ...] | None = None
+    """resnets: residual blocks of each stage, e.g. [1, 1, 1]"""
     norm: Literal["batch", "group"] | None = None
+    """resnets"""
     stem: Literal["cifar", "imagenet"] | None = None
+    """resnets: for small images, or as for ImageNet"""
     hidden: tuple[Count, ...] | None = None
+    """mlp, cnn: sizes of the hidden layers, e.g. [64]"""
     pretrained: Path | None = None
     """a local .safetensors file with torchvision's names"""
     fresh_last_layer: bool = False
@@ -81,8 +90,9 @@ class Schedule(_Section):
 
     kind: Literal["constant", "steps", "cosine"] = "constant"
     milestones: tuple[Count, ...] = ()
-    """steps: the epochs after which the step size is multiplied by `factor`"""
+    """steps: the epochs after which the step size is multiplied by the factor"""
     factor: Positive = 0.1
+    """steps: see milestones"""
 
     @model_validator(mode="after")
     def _milestones_of_steps(self) -> "Schedule":
@@ -97,8 +107,9 @@ class Algorithm(_Section):
     """The method."""
 
     name: Literal["SGP", "MSGP", "SGAP", "MSGAP", "S-ADDOPT", "AllReduce"] = "MSGAP"
-    """AllReduce: centralized SGD, to compare with; it needs no graph"""
+    """AllReduce is centralized SGD, to compare with; it needs no graph"""
     lr: Positive = 0.05
+    """step size"""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.8
     """of MSGP, MSGAP and AllReduce"""
     weighting: str = "moreau:k=0.1,v=0.1"
@@ -135,12 +146,17 @@ class Topology(_Section):
     """Who may send to whom."""
 
     name: str = "full"
+    """full, divide, exponential, random or ring; see `pushsum topology`"""
     nodes: Count = 6
+    """how many there are"""
     inner: Share = 0.5
+    """random: the chance of a channel within a half of the nodes"""
     inter: Share = 0.25
+    """random: the chance of a channel between the halves"""
     period: Count = 8
+    """random: all channels are open every so many steps"""
     seed: Seed | None = None
-    """of random; None: the run's"""
+    """random: of the channels; null: the run's"""
 
     @field_validator("name")
     @classmethod
@@ -155,6 +171,7 @@ class Evaluation(_Section):
     every: Count = 1
     """epochs between two evaluations"""
     batch: Count = 500
+    """test samples per pass"""
     batchnorm: BatchNormPolicy = "averaged"
     """which statistics the average model is tested with"""
     recompute_batches: Count = 20
@@ -170,6 +187,8 @@ class Link(_Section):
     """per second and channel"""
     latency: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     """seconds a message is under way at least"""
+    overlap: bool = True
+    """weights are computed while parameters are on the wire; the published runs did not"""
 
 
 class Published(_Section):
@@ -191,7 +210,9 @@ class Config(_Section):
     """Everything a run depends on."""
 
     seed: Seed = 0
+    """of everything that is random"""
     epochs: Count = 10
+    """passes through the data"""
     steps: Count | None = None
     """stop after so many steps, whatever the epochs"""
     batch: Count = 32
@@ -256,16 +277,51 @@ def parse(content: Mapping[str, Any]) -> Config:
         raise ValueError(given + problem.replace("Input should", "should")) from None
 
 
-def valid_keys(section: type[BaseModel] = Config, prefix: str = "") -> list[str]:
-    """Every key, dotted."""
-    return list(_keys(section, prefix))
+def warnings(config: Config) -> list[str]:
+    """What is allowed, but probably not meant."""
+    model = config.model
+    if model.stem == "imagenet" and model.fresh_last_layer and model.pretrained is None:
+        return [
+            f"{model.name} starts from random numbers, where the published runs had ImageNet "
+            "weights: name a file of them, model.pretrained=FILE.safetensors"
+        ]
+    return []
 
 
-def _keys(section: type[BaseModel], prefix: str) -> Iterator[str]:
+def valid_keys() -> list[str]:
+    """Every key, dotted; sections too."""
+    return [key for key, _ in _fields(Config)]
+
+
+def described() -> Iterator[tuple[str, str, str]]:
+    """(key, default as YAML, meaning) of every key that takes a value."""
+    for key, field in _fields(Config):
+        if _section(field) is None:
+            default = field.get_default(call_default_factory=True)
+            text = yaml.safe_dump(TypeAdapter(Any).dump_python(default, mode="json"))
+            choices = " | ".join(_choices(field.annotation))
+            meaning = "; ".join(words for words in (choices, field.description) if words)
+            yield key, text.splitlines()[0], meaning
+
+
+def _fields(section: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
     for name, field in section.model_fields.items():
-        yield prefix + name
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield from _keys(field.annotation, f"{prefix}{name}.")
+        yield prefix + name, field
+        if inner := _section(field):
+            yield from _fields(inner, f"{prefix}{name}.")
+
+
+def _section(field: FieldInfo) -> type[BaseModel] | None:
+    kind = field.annotation
+    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+
+
+def _choices(annotation: Any) -> Iterator[str]:
+    if get_origin(annotation) is Literal:
+        yield from get_args(annotation)
+    else:
+        for part in get_args(annotation):
+            yield from _choices(part)
 
 
 def _override(content: dict[Any, Any], override: str) -> None:

@@ -7,7 +7,8 @@ A recipe is a configuration with a section `sweep`:
       grid: {topology.name: [full, divide], seed: [0, 1, 2]}
 
 Every cell is tried with every combination of the grid. An override of a key in which the cells
-differ chooses among them; any other changes the grid, or all cells.
+differ chooses among them; any other changes the grid, or all cells. `sweep: NAME` takes the section
+of another recipe.
 """
 
 import itertools
@@ -32,6 +33,7 @@ from pushsum.engines.memory import keep_freed_memory
 from pushsum.experiment import Experiment
 
 Progress = Callable[["Cell", str], None]  #: (cell, 'started' | 'skipped' | 'finished' | reason)
+Within = Callable[["Cell", int, int], None]  #: (cell, step, steps)
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,8 @@ def read(source: str | None, overrides: Sequence[str] = ()) -> list[Cell]:
     """The cells of a recipe (by name or path) with overrides; `key=a,b,c` adds to the grid."""
     content = _content(source)
     plan = content.pop("sweep", {}) or {}
+    if isinstance(plan, str):
+        plan = _content(plan).get("sweep")
     if not isinstance(plan, dict) or plan.keys() - {"cells", "grid"}:
         raise ValueError(f"{source}: the section sweep holds `cells` and `grid` only")
     grid = dict(plan.get("grid") or {})
@@ -110,8 +114,11 @@ def run(
     jobs: int,
     progress: Progress,
     slurm: Mapping[str, Any] | None = None,
+    within: Within = lambda cell, step, steps: None,
 ) -> list[str]:
     """Run what is not finished; the names of the cells that failed.
+
+    `within` is told of every step of the cells that run in this process, one after the other.
 
     With `slurm` (parameters of submitit, e.g. slurm_partition) each cell is a job of the cluster,
     at most `jobs` at a time; where there is no Slurm, submitit runs them here.
@@ -139,7 +146,7 @@ def run(
     elif jobs == 1:
         for cell in waiting:
             progress(cell, "started")
-            ended(cell, run_cell(cell, into / cell.name))
+            ended(cell, run_cell(cell, into / cell.name, within))
     else:
         _side_by_side(waiting, into, jobs, ended)
     return failed
@@ -203,14 +210,15 @@ def _interruptible() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def run_cell(cell: Cell, directory: Path) -> str:
+def run_cell(cell: Cell, directory: Path, within: Within = lambda cell, step, steps: None) -> str:
     """Run or go on with one cell: 'finished', or why it is not."""
     try:
         resume = any((directory / "checkpoints").glob("step-*.json"))
         if not resume:
             for leftover in ("meta.json", "records.jsonl", "config.yaml"):
                 (directory / leftover).unlink(missing_ok=True)
-        training.run(Experiment(cell.config), directory, resume=resume)
+        built = Experiment(cell.config)
+        training.run(built, directory, lambda step, record: within(cell, step, built.steps), resume)
     except training.Stopped as stopped:
         if multiprocessing.parent_process() is None:
             raise

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import sys
+from datetime import timedelta
+from time import monotonic
 from typing import TYPE_CHECKING, NoReturn
 
 import typer
@@ -11,6 +13,8 @@ import typer
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.progress import Progress
+
+EVERY = 30.0  #: seconds between two lines about progress, where there is no terminal
 
 
 def integer(text: str | int) -> int:
@@ -36,11 +40,14 @@ def big(log_value: float) -> str:
 
 
 def show(renderable: RenderableType) -> None:
-    """Print a table or a drawing; a narrow terminal wraps it rather than losing digits."""
+    """Print a table or a drawing; a narrow terminal wraps it rather than losing digits.
+
+    What is no terminal has no width: nothing is wrapped, so that lines can be searched.
+    """
     from rich.console import Console
 
     console = Console()
-    Console(width=max(console.width, 80)).print(renderable)
+    Console(width=max(console.width, 80 if console.is_terminal else 250)).print(renderable)
 
 
 def progress_bar(counts: bool = True, hidden: bool = False) -> Progress:
@@ -58,6 +65,36 @@ def progress_bar(counts: bool = True, hidden: bool = False) -> Progress:
         transient=True,
         disable=hidden or not console.is_terminal,
     )
+
+
+def say(bar: Progress, text: str) -> None:
+    """A line above the bar, in one piece however wide the terminal is."""
+    bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+class Pace:
+    """Says now and then how far something is and how long it will take, where there is no bar."""
+
+    def __init__(self, bar: Progress, what: str) -> None:
+        self.bar, self.what = bar, what
+        self.said = monotonic()
+        self.start: tuple[float, int] | None = None
+
+    def __call__(self, done: int, total: int) -> None:
+        now = monotonic()
+        if self.start is None:  # a run that goes on does not begin with nothing
+            self.start = now, done
+        if self.bar.console.is_terminal or now - self.said < EVERY:
+            return
+        self.said = now
+        began, already = self.start
+        left = (total - done) * (now - began) / max(1, done - already)
+        say(self.bar, f"{self.what} {done}/{total}  {timedelta(seconds=round(left))} left")
+
+
+def warn(message: str) -> None:
+    """One line on standard error; everything goes on."""
+    print(f"pushsum: warning: {message}", file=sys.stderr, flush=True)
 
 
 def fail(message: str) -> NoReturn:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from pushsum.cli.common import integer, number, progress_bar, show
+from pushsum.cli.common import Pace, integer, number, progress_bar, say, show, warn
 from pushsum.names import unknown
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import RenderableType
+    from rich.progress import TaskID
 
     from pushsum.config import Config
     from pushsum.engines.world import World
@@ -21,12 +22,36 @@ if TYPE_CHECKING:
     from pushsum.sweep import Cell
 
 ENGINES = ("simulator", "distributed")
+MOST_LABELS = 20  #: that get a column each
 COMMON = ("pushsum", "torch", "d", "split")  #: of a run's meta data, what nodes must agree on
 
 Words = Annotated[
     list[str] | None,
     typer.Argument(metavar="[CONFIG.yaml] [KEY=VALUE ...]", help="A file, then what to change."),
 ]
+
+
+def _print_keys(wanted: bool) -> None:
+    if not wanted:
+        return
+    from rich.markup import escape
+    from rich.table import Table
+
+    from pushsum import config
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("key", style="bold", no_wrap=True)
+    table.add_column("default", no_wrap=True)
+    table.add_column("meaning")
+    section = ""
+    for key, default, meaning in config.described():
+        above = key.partition(".")[0] if "." in key else ""
+        if above != section:
+            section = above
+            table.add_row()
+        table.add_row(key, escape(default), escape(meaning))
+    show(table)
+    raise typer.Exit
 
 
 def run(
@@ -42,6 +67,15 @@ def run(
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would run, and what it needs.")
+    ] = False,
+    keys: Annotated[
+        bool,
+        typer.Option(
+            "--keys",
+            help="List every key of a configuration, and exit.",
+            is_eager=True,
+            callback=_print_keys,
+        ),
     ] = False,
     engine: Annotated[
         str,
@@ -85,6 +119,7 @@ def run(
     settings = config.read(path, overrides)
     built = experiment.Experiment(settings)
     if dry_run:
+        _warn_of([settings])
         show(_plan(built))
         return
     assert into is not None
@@ -175,17 +210,26 @@ def _tensorboard(into: Path) -> Callable[[dict[str, Any]], None]:
         raise ValueError(
             "--tensorboard needs the extra: pip install 'pushsum[tensorboard]'"
         ) from None
-    writer: Any = SummaryWriter(str(into / "tensorboard"))
+    writer: Any = None
 
-    def write(record: dict[str, Any], prefix: str = "") -> None:
-        for key, value in record.items():
-            if isinstance(value, dict):
-                write({**value, "step": record["step"]}, f"{prefix}{key}/")
-            elif isinstance(value, int | float) and key != "step":
-                writer.add_scalar(prefix + key, value, record["step"])
+    def write(record: dict[str, Any]) -> None:
+        nonlocal writer
+        step = record["step"]
+        if writer is None:  # now the directory is ours; what an earlier run says of later is void
+            writer = SummaryWriter(str(into / "tensorboard"), purge_step=step)
+        for tag, value in _scalars(record):
+            writer.add_scalar(tag, value, step)
         writer.flush()
 
     return write
+
+
+def _scalars(record: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+    for key, value in record.items():
+        if isinstance(value, dict):
+            yield from _scalars(value, f"{prefix}{key}/")
+        elif isinstance(value, int | float) and key != "step":
+            yield prefix + key, value
 
 
 def _train(built: Experiment, task: Task, world: World) -> None:
@@ -194,13 +238,19 @@ def _train(built: Experiment, task: Task, world: World) -> None:
 
     chief = world.nodes[0] == 0
     write = _tensorboard(task.into) if task.tensorboard and chief else _nothing
+    if chief:
+        _warn_of([built.config])
     with progress_bar(hidden=not chief) as bar:
         shown = bar.add_task("training", total=built.steps)
+        pace = Pace(bar, "step")
 
         def progress(step: int, record: dict[str, Any] | None) -> None:
+            if not chief:
+                return
             bar.update(shown, completed=step)
-            if record is not None and chief:
-                _say(bar.console, built, record)
+            pace(step, built.steps)
+            if record is not None:
+                say(bar, _summary(built, record))
                 write(record)
 
         try:
@@ -215,7 +265,14 @@ def _train(built: Experiment, task: Task, world: World) -> None:
         typer.echo(f"{task.into}: accuracy {100 * test['accuracy']:.2f} %, loss {test['loss']:.4f}")
 
 
-def _say(console: Console, built: Experiment, record: dict[str, Any]) -> None:
+def _warn_of(settings: Iterable[Config]) -> None:
+    from pushsum.config import warnings
+
+    for text in dict.fromkeys(text for c in settings for text in warnings(c)):
+        warn(text)
+
+
+def _summary(built: Experiment, record: dict[str, Any]) -> str:
     test, nodes = record["test"], record["nodes"]
     parts = [
         f"epoch {record['epoch']:g}/{built.config.epochs}",
@@ -226,19 +283,21 @@ def _say(console: Console, built: Experiment, record: dict[str, Any]) -> None:
         low, high = (100 * nodes["accuracy"][key] for key in ("min", "max"))
         parts.append(f"nodes {low:.1f} to {high:.1f} %")
     parts.append(f"distance {record['consensus']['theorem']:.3g}")
-    console.print("  ".join(parts), highlight=False)
+    return "  ".join(parts)
 
 
 def _plan(built: Experiment) -> RenderableType:
     from rich.console import Group
     from rich.table import Table
 
+    from pushsum.training import arrays
+
     meta = built.meta()
     rows = Table(box=None, show_header=False)
     rows.add_column(style="bold")
     rows.add_column()
     certificate = meta["certificate"]
-    array = built.n * built.layout.d * 4
+    count, array = arrays(built), built.n * built.layout.d * 4
     facts = {
         "algorithm": f"{meta['algorithm']}, {meta['weighting']} weights",
         "topology": f"{built.graphs.name}: B = {certificate['period']}, "
@@ -247,19 +306,31 @@ def _plan(built: Experiment) -> RenderableType:
         "steps": f"{meta['steps']:,} ({built.config.epochs} epochs of {meta['steps_per_epoch']:,})",
         "pushed": f"{_bytes(meta['bytes_per_step'])} per step, "
         f"{_bytes(meta['bytes_per_step'] * meta['steps'])} in all",
-        "memory": f"about {_bytes(8 * array)} (eight arrays of {_bytes(array)}) and activations",
+        "memory": f"about {_bytes(count * array)} ({count} arrays of {_bytes(array)}) and "
+        "activations",
     }
     for name, fact in facts.items():
         rows.add_row(name, fact)
-    split = Table(title="samples of each label at each node", title_justify="left", box=None)
-    split.add_column("node", justify="right")
-    for label in range(built.dataset.classes if built.dataset.classes <= 20 else 0):
-        split.add_column(str(label), justify="right", style="dim")
-    split.add_column("all", justify="right")
-    for node, counts in enumerate(meta["split"]):
-        shown = [str(c) if c else "·" for c in counts] if len(counts) <= 20 else []
-        split.add_row(str(node), *shown, str(sum(counts)))
-    return Group(rows, "", split)
+    return Group(rows, "", _split_table(meta["split"]))
+
+
+def _split_table(histogram: list[list[int]]) -> RenderableType:
+    """Who holds what, by label, or by ranges of labels where there are many."""
+    from rich.table import Table
+
+    classes = len(histogram[0])
+    size = 1 if classes <= MOST_LABELS else -(-classes // 10)
+    ranges = [range(first, min(first + size, classes)) for first in range(0, classes, size)]
+    table = Table(title="samples of each label at each node", title_justify="left", box=None)
+    table.add_column("node", justify="right")
+    for some in ranges:
+        name = f"{some[0]}-{some[-1]}" if len(some) > 1 else str(some[0])
+        table.add_column(name, justify="right", style="dim")
+    table.add_column("all", justify="right")
+    for node, counts in enumerate(histogram):
+        sums = [sum(counts[label] for label in some) for some in ranges]
+        table.add_row(str(node), *(str(c) if c else "·" for c in sums), str(sum(counts)))
+    return table
 
 
 # --------------------------------------------------------------------------- sweep
@@ -269,7 +340,9 @@ def sweep(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[RECIPE] [KEY=VALUE,VALUE ...]", help="A recipe or file, then a grid."
+            metavar="[RECIPE] [KEY=VALUE,VALUE ...]",
+            help="A recipe (digits, table1-small, table1-published, table1-corrected) or a file, "
+            "then a grid.",
         ),
     ] = None,
     into: Annotated[
@@ -305,6 +378,7 @@ def sweep(
         typer.echo(f"{len(cells)} cells")
         return
     assert into is not None
+    _warn_of(cell.config for cell in cells)
     keep_freed_memory()
     failed = run_cells(cells, into, jobs, slurm=_parameters(slurm))
     typer.echo(f"{len(cells) - len(failed)} of {len(cells)} cells are finished: {into}")
@@ -321,25 +395,34 @@ def run_cells(
 ) -> list[str]:
     """Run a sweep with a progress bar; the names of the cells that failed.
 
-    Without a terminal there is a line per cell instead, unless `quiet`.
+    Without a terminal there are lines instead, unless `quiet`.
     """
     from pushsum import sweep as sweeps
     from pushsum.training import Stopped
 
     with progress_bar() as bar:
         task = bar.add_task("sweep", total=len(cells))
+        inner: TaskID | None = None
+        paces: dict[str, Pace] = {}
 
         def progress(cell: Cell, what: str) -> None:
             if what == "started":
-                bar.update(task, description=cell.name)
                 return
             bar.advance(task)
             plain = not (bar.console.is_terminal or quiet)
             if plain or what not in ("finished", "skipped"):
-                bar.console.print(f"{cell.name}: {what}", highlight=False)
+                say(bar, f"{cell.name}: {what}")
+
+        def within(cell: Cell, step: int, steps: int) -> None:
+            nonlocal inner
+            if inner is None:
+                inner = bar.add_task("")
+            bar.update(inner, description=cell.name, completed=step, total=steps)
+            if not quiet:
+                paces.setdefault(cell.name, Pace(bar, f"{cell.name}: step"))(step, steps)
 
         try:
-            return sweeps.run(cells, into, jobs, progress, slurm)
+            return sweeps.run(cells, into, jobs, progress, slurm, within)
         except (Stopped, KeyboardInterrupt):
             bar.stop()
             print("pushsum: stopped; the same command goes on", file=sys.stderr)
@@ -364,9 +447,15 @@ def _split(words: list[str] | None) -> tuple[Path | None, list[str]]:
     if words and "=" not in words[0]:
         path = Path(words[0])
         if not path.is_file():
-            raise ValueError(f"{path}: there is no such file")
+            raise ValueError(f"{path}: there is no such file{_hint(words[0])}")
         return path, words[1:]
     return None, words
+
+
+def _hint(word: str) -> str:
+    from pushsum.sweep import recipes
+
+    return f"; it is a recipe: pushsum sweep {word} --into runs/{word}" * (word in recipes())
 
 
 def _bytes(count: float) -> str:

@@ -1,6 +1,6 @@
 """Records -> one self-contained HTML page and the table as Markdown, CSV and LaTeX.
 
-Reads files and runs nothing; torch is imported only to draw the topologies, and only then.
+Reads files and runs nothing; torch is imported only to draw topologies or compare with the paper.
 """
 
 from pushsum.report.runs import Run, Skipped, find, load

@@ -112,14 +112,16 @@ def _facts(setting: Setting) -> Iterator[tuple[str, str]]:
     yield "parameters", _listed(f"{d:,}" for r in runs if isinstance(d := r.meta.get("d"), int))
     yield "nodes", str(runs[0].nodes)
     yield "split", _split(runs[0])
-    yield "epochs", f"{config.get('epochs')}, batch {config.get('batch')} per node"
+    at_most = f", at most {config['steps']} steps" if config.get("steps") else ""
+    yield "epochs", f"{config.get('epochs')}{at_most}, batch {config.get('batch')} per node"
     yield "step size", _listed(run.config.get("algorithm.lr") for run in runs)
     yield "seeds", _listed(run.seed for run in runs)
     if "evaluation.batchnorm" in config and model.startswith("resnet"):
         yield "BatchNorm in tests", str(config["evaluation.batchnorm"])
     if "link.gigabits" in config:
         late = config.get("link.latency") or 0
-        yield "modelled links", f"{config['link.gigabits']} Gbit/s, {late} s latency"
+        alone = ", weighting not hidden" if config.get("link.overlap") is False else ""
+        yield "modelled links", f"{config['link.gigabits']} Gbit/s, {late} s latency{alone}"
     yield "runs", f"{len(runs)}, methods: {len(setting.methods)}"
     if setting.differences:
         yield "told apart by", setting.differences

@@ -1,17 +1,31 @@
-"""The paper's Table 1, in our units, and what it was measured with."""
+"""The paper's Table 1, in our units, and how a run's set-up differs from the published one."""
 
 import csv
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from pushsum.report.runs import ADAPTIVE, Run
+from pushsum.report.runs import ADAPTIVE, HOW, Run, flat
 
-_CONDITIONS = {  # column of table1.csv -> key of the configuration
-    "nodes": "topology.nodes",
-    "batch_per_node": "batch",
-    "epochs": "epochs",
-    "step_size": "algorithm.lr",
+_CELL = ("model.name", "data.name", "algorithm.name", "topology.name")
+_NO_MATTER = (  # to what Table 1 shows; or compared in words of their own
+    *HOW,
+    *("seed", "topology.seed", "evaluation.every", "link.gigabits", "link.latency", "link.overlap"),
+    *("split.alpha", "split.per_node", "split.minimum", "evaluation.recompute_batches"),
+    *("steps", "algorithm.weighting", "model.pretrained", "model.width", "model.blocks"),
+)
+_ONLY_WITH = {  # key -> another key and the values of it with which the first has an effect
+    "algorithm.momentum": ("algorithm.name", ("MSGP", "MSGAP")),
+    "algorithm.schedule.milestones": ("algorithm.schedule.kind", ("steps",)),
+    "algorithm.schedule.factor": ("algorithm.schedule.kind", ("steps",)),
+    "split.clusters": ("split.kind", ("clusters",)),
+    "split.shared": ("split.kind", ("clusters",)),
+    "topology.inner": ("topology.name", ("random",)),
+    "topology.inter": ("topology.name", ("random",)),
+    "topology.period": ("topology.name", ("random",)),
+    "published.per_receiver": ("topology.name", ("random",)),
+    "evaluation.batch": ("evaluation.batchnorm", ("test-batch",)),
 }
 
 
@@ -22,48 +36,70 @@ class Figure(NamedTuple):
     loss: float
 
 
-def figure(run: Run, setting: str, topology: str) -> Figure | None:
+def figure(run: Run) -> Figure | None:
     """What the paper reports for such a run, or None if it has no such cell."""
-    row = _row(run, setting, topology)
-    if row is None:
-        return None
-    # Its unit is 1e-3 of (mean cross-entropy / 100), as the authors' code computes it.
-    return Figure(float(row["accuracy_percent"]), float(row["loss_e-3"]) / 10)
+    whole = run.config.get("model.width") in (None, 64) and run.config.get("model.blocks") is None
+    moreau = run.algorithm not in ADAPTIVE or run.weighting.startswith("moreau(")
+    return _table().get(_cell(run.config)) if whole and moreau else None
 
 
-def differences(run: Run, setting: str, topology: str) -> list[str]:
-    """How this run was set up otherwise than the paper's, in words."""
-    row = _row(run, setting, topology)
-    if row is None:
+def differences(run: Run) -> list[str]:
+    """Every key in which this run differs from the published one, in words."""
+    theirs = _published().get(_cell(run.config))
+    if theirs is None:
         return []
+    ours = {**_usual(), **run.config}
     found = []
-    for column, key in _CONDITIONS.items():
-        ours, theirs = run.config.get(key), float(row[column])
-        if ours != theirs:
-            found.append(f"{key} = {ours} (paper: {theirs:g})")
-    momentum = float(row["momentum"])
-    if momentum and run.config.get("algorithm.momentum") != momentum:
-        ours = run.config.get("algorithm.momentum")
-        found.append(f"algorithm.momentum = {ours} (paper: {momentum:g})")
-    if run.algorithm in ADAPTIVE:
-        theirs_w = f"moreau(k={float(row['k']):g}, v={float(row['v']):g})"
-        if run.weighting != theirs_w:
-            found.append(f"{run.algorithm} with {run.weighting} (paper: k and v chosen per cell)")
-    if (run.config.get("split.kind"), run.config.get("split.clusters")) != ("clusters", 2):
-        found.append(f"split = {run.config.get('split.kind')} (paper: two clusters of labels)")
+    for key, value in theirs.items():
+        other, values = _ONLY_WITH.get(key, (key, (ours.get(key),)))
+        if key not in _NO_MATTER and ours.get(key) != value and ours.get(other) in values:
+            found.append(f"{key} = {_word(ours.get(key))} (paper: {_word(value)})")
+    if run.algorithm in ADAPTIVE and ours["algorithm.weighting"] != theirs["algorithm.weighting"]:
+        found.append(f"{run.algorithm} with {run.weighting} (paper: k and v chosen per cell)")
+    if ours["model.pretrained"] is None:
+        found.append("model.pretrained = not set (paper: ImageNet weights)")
+    planned, per_epoch = ours["steps"], run.meta.get("steps_per_epoch")
+    if isinstance(planned, int) and isinstance(per_epoch, int):
+        whole = theirs["epochs"] * per_epoch
+        if planned < whole:
+            found.append(f"steps = {planned} (paper: {whole})")
     return found
 
 
-def _row(run: Run, setting: str, topology: str) -> dict[str, str] | None:
-    wide = run.config.get("model.width") in (None, 64) and run.config.get("model.blocks") is None
-    moreau = run.algorithm not in ADAPTIVE or run.weighting.startswith("moreau(")
-    return _table().get((setting, run.algorithm, topology)) if wide and moreau else None
+def _cell(config: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(config[key] for key in _CELL)
+
+
+def _word(value: Any) -> str:
+    if value is None:
+        return "not set"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 @cache
-def _table() -> dict[tuple[str, str, str], dict[str, str]]:
+def _table() -> dict[tuple[Any, ...], Figure]:
     text = files("pushsum.report").joinpath("table1.csv").read_text(encoding="utf-8")
     rows = csv.DictReader(text.splitlines())
+    # The unit of loss is 1e-3 of (mean cross-entropy / 100), as the authors' code computes it.
     return {
-        (row["setting"].replace(" ", " + "), row["algorithm"], row["topology"]): row for row in rows
+        _cell(row): Figure(float(row["accuracy_percent"]), float(row["loss_e-3"]) / 10)
+        for row in rows
     }
+
+
+@cache
+def _published() -> dict[tuple[Any, ...], dict[str, Any]]:
+    """The recipe, resolved: cell -> its flat configuration."""
+    from pushsum import sweep  # torch: only when there is something to compare
+
+    configs = (cell.config.model_dump(mode="json") for cell in sweep.read("table1-published"))
+    resolved = [dict(flat(config)) for config in configs]
+    return {_cell(config): config for config in resolved}
+
+
+@cache
+def _usual() -> dict[str, Any]:
+    """What a key that a run does not mention stands for."""
+    from pushsum.config import Config
+
+    return dict(flat(Config().model_dump(mode="json")))

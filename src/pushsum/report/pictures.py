@@ -65,11 +65,9 @@ def _topology(run: Run) -> str:
     """Its graphs, or nothing: neither unknown names nor very many nodes can be drawn."""
     if run.nodes > MOST_NODES:
         return ""
-    try:
-        from pushsum import topology  # torch: only when there is something to draw
-        from pushsum.drawing import graphs_svg
-    except ImportError:
-        return ""
+    from pushsum import topology  # torch: only when there is something to draw
+    from pushsum.drawing import graphs_svg
+
     config, name = run.config, run.config["topology.name"]
     try:
         if name != "random":

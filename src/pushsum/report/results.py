@@ -11,7 +11,7 @@ from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 from pushsum.report import paper
-from pushsum.report.runs import ADAPTIVE, Run, Skipped
+from pushsum.report.runs import ADAPTIVE, HOW, Run, Skipped
 
 MODELS = {
     "resnet18": "ResNet-18",
@@ -36,7 +36,6 @@ TOPOLOGIES = {
 _ALGORITHMS = ("SGP", "MSGP", "SGAP", "MSGAP", "S-ADDOPT", "AllReduce")
 _WEIGHTINGS = ("moreau", "scale-free-moreau", "lazy", "uniform")
 
-_HOW = ("gradients", "device", "checkpoint", "data.root", "evaluation.nodes")  # not what
 _GRAPH = ("topology.inner", "topology.inter", "topology.period")  # of random alone
 _MOST_DIFFERENCES = 3  # that a setting's name spells out
 
@@ -168,7 +167,7 @@ def collect(runs: Iterable[Run], skipped: Iterable[Skipped] = ()) -> Results:
             cells[rows[run], columns[run]].append(run)
         topologies = sorted({topology for _, topology in cells}, key=_topology_order)
         order = [(method, topology) for method in methods for topology in topologies]
-        built = {key: _cell(cells[key], key[1]) for key in order if key in cells}
+        built = {key: _cell(cells[key]) for key in order if key in cells}
         settings.append(Setting(name, tuple(topologies), built, differences))
     return Results(tuple(settings), methods, (*skipped, *copies))
 
@@ -230,17 +229,20 @@ def notes(results: Results) -> list[str]:
             "paper's Table 1, one seed each; its loss, which is in E-3 of the mean cross-entropy "
             "/ 100, is converted to the mean cross-entropy."
         )
-        other = dict.fromkeys(
-            difference
-            for setting in results.settings
-            for (_, topology), cell in setting.cells.items()
-            if cell.paper
-            for run in cell.runs
-            for difference in paper.differences(run, _base(run), topology)
-        )
-        if other:
-            found.append(f"Ours was set up differently: {'; '.join(other)}.")
+        found += _set_up_differently(results)
     return found
+
+
+def _set_up_differently(results: Results) -> Iterable[str]:
+    settings: dict[str, list[str]] = defaultdict(list)
+    for setting in results.settings:
+        compared = [run for cell in setting.cells.values() if cell.paper for run in cell.runs]
+        other = dict.fromkeys(text for run in compared for text in paper.differences(run))
+        settings["; ".join(other)].append(setting.name)
+    for text, names in settings.items():
+        whose = "ours" if len(settings) == 1 else " and ".join(names)
+        if text:
+            yield f"Not as in the published runs, {whose}: {text}."
 
 
 # --------------------------------------------------------------------------- entries
@@ -285,9 +287,9 @@ def _estimate(values: list[float]) -> Estimate:
     return Estimate(mean, stdev(values) if len(values) > 1 and not isnan(mean) else nan)
 
 
-def _cell(runs: list[Run], topology: str) -> Cell:
+def _cell(runs: list[Run]) -> Cell:
     runs = sorted(runs, key=lambda run: (run.seed, run.path))
-    return Cell(tuple(runs), paper.figure(runs[0], _base(runs[0]), topology))
+    return Cell(tuple(runs), paper.figure(runs[0]))
 
 
 # --------------------------------------------------------------------------- sorting
@@ -297,7 +299,7 @@ def _without_copies(runs: Iterable[Run]) -> tuple[list[Run], list[Skipped]]:
     """Of runs with the same configuration, the one that came furthest."""
     groups: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
-        groups[_identity(run, [key for key in run.config if key not in _HOW])].append(run)
+        groups[_identity(run, [key for key in run.config if key not in HOW])].append(run)
     kept, copies = [], []
     for group in groups.values():
         first, *rest = sorted(group, key=lambda run: (not run.finished, -run.last.step))
@@ -317,7 +319,7 @@ def _shared_by_setting(run: Run) -> list[str]:
     return [
         key
         for key in run.config
-        if key not in (*_HOW, *_GRAPH, "seed", "topology.name", "topology.seed")
+        if key not in (*HOW, *_GRAPH, "seed", "topology.name", "topology.seed")
         and not key.startswith("algorithm.")
     ]
 

@@ -13,6 +13,7 @@ import yaml
 
 CONFIG, META, RECORDS = "config.yaml", "meta.json", "records.jsonl"
 LARGEST = 1e300  #: beyond it, a number counts as none: means and squares of it would overflow
+HOW = ("gradients", "device", "checkpoint", "data.root", "evaluation.nodes")  #: not what is run
 ADAPTIVE = ("SGAP", "MSGAP")  #: the algorithms that read the configured weighting
 
 
@@ -153,24 +154,25 @@ def _read(path: Path) -> Run:
         raise ValueError(f"{META} is not JSON") from None
     if not isinstance(config, dict) or not isinstance(meta, dict):
         raise ValueError(f"{CONFIG} and {META} should each be a mapping")
-    flat = dict(_flat(config))
+    settings = dict(flat(config))
     for key in ("algorithm.name", "topology.name", "model.name", "data.name"):
-        if not isinstance(flat.get(key), str):
+        if not isinstance(settings.get(key), str):
             raise ValueError(f"{CONFIG} has no {key}")
     for key, least in (("topology.nodes", 1), ("seed", 0)):
-        value = flat.get(key)
+        value = settings.get(key)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise ValueError(f"{CONFIG}: {key} = {value!r} is not an integer >= {least}")
     records = _records((path / RECORDS).read_bytes())
     if not records:
         raise ValueError("nothing has been recorded yet")
-    return Run(path, flat, meta, records)
+    return Run(path, settings, meta, records)
 
 
-def _flat(section: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flat(section: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Nested sections as dotted keys."""
     for key, value in section.items():
         if isinstance(value, dict) and value:
-            yield from _flat(value, f"{prefix}{key}.")
+            yield from flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
 

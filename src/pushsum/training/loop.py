@@ -199,12 +199,12 @@ def _model_time(
     """What the step would take with one machine like this per node and the configured links.
 
     Weights are computed while parameters are on the wire (the paper's Fig. 1): only what exceeds
-    the transfer is exposed.
+    the transfer is exposed, or with `link.overlap=false` all of it.
     """
     link = experiment.config.link
     wire = 8 * experiment.channel_bytes / (1e9 * link.gigabits) + link.latency
     transfer = wire if pushed else 0.0
-    hidden = min(weighting, transfer)
+    hidden = min(weighting, transfer) if link.overlap else 0.0
     parts = {
         "compute": compute,
         "transfer": transfer,

@@ -24,7 +24,7 @@ def save(directory: Path, world: World, experiment: Experiment, now: Progressing
     """Write a generation."""
     network, local = now.state
     memory, steps = _exchange(world, experiment, now.step).saved(network.memory)
-    kept, notes = _flatten(local)
+    kept, notes = flattened(local)
     tensors = {"x": network.x, "a": network.a, "weights": network.weights}
     tensors |= _under("memory", memory) | _under("buffers", now.buffers) | _under("local", kept)
     about = {
@@ -104,7 +104,7 @@ def _section(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
 
 
-def _flatten(local: Any, name: str = "kept") -> tuple[dict[str, Tensor], dict[str, Any]]:
+def flattened(local: Any, name: str = "kept") -> tuple[dict[str, Tensor], dict[str, Any]]:
     """An algorithm's own state as named tensors and JSON."""
     if hasattr(local, "saved"):
         tensors, notes = local.saved()
@@ -113,14 +113,14 @@ def _flatten(local: Any, name: str = "kept") -> tuple[dict[str, Tensor], dict[st
         return {name: local}, {}
     found: dict[str, Tensor] = {}
     for position, part in enumerate(local or ()):
-        found |= _flatten(part, f"{name}.{position}")[0]
+        found |= flattened(part, f"{name}.{position}")[0]
     return found, {}
 
 
 def _restored(
     pattern: Any, tensors: dict[str, Tensor], notes: dict[str, Any], name: str = "kept"
 ) -> Any:
-    """The inverse of `_flatten`, in the shape of `pattern`."""
+    """The inverse of `flattened`, in the shape of `pattern`."""
     if hasattr(pattern, "saved"):
         return pattern.restored(_section(tensors, f"{name}."), notes[name])
     if isinstance(pattern, Tensor):
