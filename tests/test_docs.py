@@ -69,8 +69,8 @@ def run_command(line: str, patch: pytest.MonkeyPatch) -> str:
             pytest.raises(SystemExit) as stopped,
         ):
             cli.main()
-        assert stopped.value.code in (0, 2), (line, err.getvalue())
-        return out.getvalue() if stopped.value.code == 0 else err.getvalue()
+        assert stopped.value.code == 0, (line, err.getvalue())
+        return out.getvalue()
     module = {"torchrun": "torch.distributed.run"}.get(program, program)
     answer = subprocess.run(
         [sys.executable, "-m", module, *words], capture_output=True, text=True, check=False
