@@ -39,7 +39,7 @@ bench: $(VENV)/.installed ## run the benchmarks (BENCH_ARGS=...)
 	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 clean: ## remove .venv and everything else that was generated
-	@rm -rf $(VENV) build dist pushsum-demo .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf $(VENV) build dist pushsum-demo .cache .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	@find $(wildcard src tests benchmarks website) -name __pycache__ -prune -exec rm -rf {} +
 
 $(VENV)/.created:
