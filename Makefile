@@ -14,7 +14,7 @@ MAKEFLAGS += --no-print-directory
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test lint docs bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' Makefile
@@ -28,15 +28,19 @@ test: lint ## all checks: lint, types, layers, tests and doctests (PYTEST_ARGS=.
 lint: $(VENV)/.installed-dev ## the static checks alone: ruff, mypy, import-linter
 	@$(BIN)/ruff check -q
 	@out=$$($(BIN)/ruff format --check 2>&1) || { echo "$$out"; echo "To fix: $(BIN)/ruff format"; exit 1; }
-	@$(BIN)/mypy --no-error-summary src benchmarks
+	@$(BIN)/mypy --no-error-summary src benchmarks website
 	@out=$$($(BIN)/lint-imports 2>&1) || { echo "$$out"; exit 1; }
+
+# PYTHONPATH: the generator finds the package `website` there.
+docs: $(VENV)/.installed-dev ## build the site into build/site; a broken link is an error
+	@PYTHONPATH=. $(BIN)/zensical build --clean --strict
 
 bench: $(VENV)/.installed ## run the benchmarks (BENCH_ARGS=...)
 	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 clean: ## remove .venv and everything else that was generated
-	@rm -rf $(VENV) build dist pushsum-demo .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
-	@find $(wildcard src tests benchmarks) -name __pycache__ -prune -exec rm -rf {} +
+	@rm -rf $(VENV) build dist pushsum-demo .cache .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	@find $(wildcard src tests benchmarks website) -name __pycache__ -prune -exec rm -rf {} +
 
 $(VENV)/.created:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \

@@ -60,26 +60,47 @@ class Rule(NamedTuple):
 def sgap(lr: Rate, weighting: Weighting | Matrix) -> Algorithm:
     """Stochastic gradient with Adaptive Weighting Push-SUM (Algorithm 2).
 
-    epsilon_i^(t-1) = -lr g_i^(t-1)
+        epsilon_i^(t-1) = -lr g_i^(t-1)
+
+    >>> import pushsum as ps
+    >>> targets = torch.tensor([[0.0], [1.0], [5.0]])
+    >>> algorithm = sgap(0.1, ps.weighting.moreau(k=0.1, v=0.1))
+    >>> *_, last = ps.iterate(algorithm, ps.topology.ring(3), lambda y, t: y - targets,
+    ...                       torch.zeros(3, 1), steps=200)
+    >>> round(last.average.item(), 3)
+    2.0
     """
     return descent("SGAP", sgd(lr), as_weighting(weighting))
 
 
 def sgp(lr: Rate) -> Algorithm:
-    """Stochastic gradient push: SGAP with the original Push-SUM's uniform weights."""
+    """Stochastic gradient push: SGAP with the original Push-SUM's uniform weights.
+
+    >>> sgp(0.1).weighting
+    uniform
+    """
     return descent("SGP", sgd(lr), uniform())
 
 
 def msgap(lr: Rate, momentum: float, weighting: Weighting | Matrix) -> Algorithm:
     """Momentum SGD with Adaptive Weighting Push-SUM (Algorithm 2).
 
-    m_i^(t) = momentum m_i^(t-1) + g_i^(t-1),   epsilon_i^(t-1) = -lr m_i^(t)
+        m_i^(t) = momentum m_i^(t-1) + g_i^(t-1),   epsilon_i^(t-1) = -lr m_i^(t)
+
+    >>> from pushsum import weighting
+    >>> msgap(lambda t: 0.1 / t**0.5, 0.8, weighting.lazy(0.5)).weighting  # lr as a schedule
+    lazy(c=0.5)
     """
     return descent("MSGAP", momentum_sgd(lr, momentum), as_weighting(weighting))
 
 
 def msgp(lr: Rate, momentum: float) -> Algorithm:
-    """Momentum SGP: MSGAP with the original Push-SUM's uniform weights."""
+    """Momentum SGP: MSGAP with the original Push-SUM's uniform weights.
+
+    >>> msgp(0.1, momentum=1.0)
+    Traceback (most recent call last):
+    ValueError: momentum = 1.0: momentum lies in [0, 1)
+    """
     return descent("MSGP", momentum_sgd(lr, momentum), uniform())
 
 
@@ -128,7 +149,15 @@ def s_addopt(lr: Rate) -> Algorithm:
         x' = W x - lr w,   a' = W a,   y' = x' / a',   w' = W w + g(y') - g(y),   w^(0) = g(y^(0))
 
     The gradient at y' is taken at the start of the next step, so that this method, like the
-    others, takes exactly one gradient per step.
+    others, takes exactly one gradient per step. A constant step size leaves no distance to the
+    average behind, however much the nodes differ:
+
+    >>> import pushsum as ps
+    >>> targets = torch.tensor([[0.0], [1.0], [5.0]])
+    >>> *_, last = ps.iterate(s_addopt(0.1), ps.topology.ring(3), lambda y, t: y - targets,
+    ...                       torch.zeros(3, 1), steps=200)
+    >>> [round(y, 3) for y in last.y.flatten().tolist()]
+    [2.0, 2.0, 2.0]
     """
     rate = schedule(lr)
     weighting = uniform()
@@ -154,7 +183,10 @@ def s_addopt(lr: Rate) -> Algorithm:
 def all_reduce(lr: Rate, momentum: float = 0.0) -> Algorithm:
     """Centralized SGD, as DistributedDataParallel does it: the ceiling to compare with.
 
-    g = mean_i g_i,   m = momentum m + g,   x = x - lr m   at every node alike
+        g = mean_i g_i,   m = momentum m + g,   x = x - lr m   at every node alike
+
+    >>> all_reduce(0.1).collective
+    True
     """
     return centralized("AllReduce", momentum_sgd(lr, momentum))
 

@@ -90,7 +90,15 @@ def constants(topology: Topology, weighting: Weighting | Matrix) -> Constants:
 
 
 def published(topology: Topology, weighting: Weighting | Matrix) -> Constants:
-    """The same with the paper's Delta * B in place of H."""
+    """The same with the paper's Delta * B in place of H.
+
+    >>> from pushsum import topology, weighting
+    >>> exponential = topology.exponential(6)
+    >>> constants(exponential, weighting.uniform()).horizon
+    3
+    >>> published(exponential, weighting.uniform()).horizon
+    6
+    """
     certificate = topology.certificate()
     exponent = max(1, certificate.diameter * certificate.period)
     note = constants(topology, weighting).note
@@ -109,12 +117,23 @@ def log_lemma1(c: Constants, t: int, s: int) -> float:
     """Lemma 1: |[W(t) ... W(s)]_ij - phi_i(t)| <= 2 lambda^(t-s), for s <= t.
 
     phi(t) = a(t) / N serves for every s.
+
+    >>> from pushsum import topology, weighting
+    >>> c = constants(topology.full(6), weighting.uniform())
+    >>> round(exp(log_lemma1(c, t=10, s=1)), 3)
+    0.388
     """
     return log(2) + _power(c.log_lambda, t - s)
 
 
 def log_lemma2(c: Constants, t: int) -> float:
-    """Lemma 2: every row sum of W(t) ... W(1) is at least N delta^H once t >= H, delta^H before."""
+    """Lemma 2: every row sum of W(t) ... W(1) is at least N delta^H once t >= H, delta^H before.
+
+    >>> from pushsum import topology, weighting
+    >>> c = constants(topology.ring(3), weighting.uniform())  # delta = 1/2, H = 2
+    >>> round(exp(log_lemma2(c, t=1)), 3), round(exp(log_lemma2(c, t=2)), 3)
+    (0.25, 0.75)
+    """
     return (log(c.n) if t >= c.horizon else 0.0) + c.log_p
 
 
@@ -275,6 +294,11 @@ def log_largest_step_size(c: Constants, L: float, momentum: float = 0.0) -> floa
         gamma <= min{(1 - alpha)^2 / (12 sqrt(2) C N L), (1 - beta)^2 / (2 L (1 + beta))},
 
     alpha = max(lambda, beta), which the paper defines only in its Corollary 5.
+
+    >>> from pushsum import topology, weighting
+    >>> c = constants(topology.full(6), weighting.uniform())
+    >>> f"{exp(log_largest_step_size(c, L=1.0)):.1e}"
+    '1.1e-05'
     """
     if not 0 < L < inf:
         raise ValueError(f"L = {L!r}: smoothness is a finite number > 0")
@@ -290,6 +314,13 @@ def theorem2(
     The step size is given as a logarithm because the largest one that the theorem allows seldom
     fits a float. Raises ValueError where the theorem says nothing: a step size that is too large,
     or T <= H.
+
+    >>> from pushsum import topology, weighting
+    >>> c = constants(topology.full(6), weighting.uniform())
+    >>> problem = Objective(L=1.0, sigma=1.0, kappa=1.0, gap=1.0, x0_fro=0.0)
+    >>> bound = theorem2(c, problem, log_largest_step_size(c, L=1.0), steps=10**8)
+    >>> round(exp(bound.log_start), 4), round(exp(bound.log_diversity), 4)
+    (0.0018, 0.0069)
     """
     if not 0 <= momentum < 1:
         raise ValueError(f"momentum = {momentum!r}: momentum lies in [0, 1)")
@@ -338,7 +369,13 @@ def corollary2(c: Constants, problem: Objective, steps: int, scale: float = 1.0)
 def log_steps_for_corollary1(
     c: Constants, L: float, momentum: float = 0.0, scale: float = 1.0
 ) -> float:
-    """How large "sufficiently large T" is: from there gamma = scale sqrt(N/T) is allowed."""
+    """How large "sufficiently large T" is: from there gamma = scale sqrt(N/T) is allowed.
+
+    >>> from pushsum import topology, weighting
+    >>> c = constants(topology.full(6), weighting.uniform())
+    >>> f"{exp(log_steps_for_corollary1(c, L=1.0)):.1e}"
+    '4.6e+10'
+    """
     return log(c.n) + 2 * (log(scale) - log_largest_step_size(c, L, momentum))
 
 
@@ -368,6 +405,10 @@ def log_sgp_P(c: Constants, d: int) -> float | None:
     None where it does not exist, because N K_max^-H = 1: on the fully connected network, say.
     SGP's term of statistical diversity is O(N P^2 kappa^2 / T), which grows with the number of
     parameters d.
+
+    >>> from pushsum import topology, weighting
+    >>> log_sgp_P(constants(topology.full(6), weighting.uniform()), d=1000) is None
+    True
     """
     log_reach = c.horizon * log(c.max_degree)
     log_share = log(c.n) - log_reach

@@ -134,6 +134,9 @@ def lazy(c: float) -> Weighting:
 
     The control that tells adapting from merely being slow: Moreau weights, too, are smaller than
     uniform ones. `lazy(1)` is `uniform()`.
+
+    >>> lazy(0.5).matrix(torch.ones(2, 2), torch.zeros(2, 2)).tolist()
+    [[0.75, 0.25], [0.25, 0.75]]
     """
     if not (is_number(c) and 0 < c <= 1):
         raise ValueError(f"c = {c!r}: a lazy weighting needs 0 < c <= 1 (1 is uniform)")
@@ -148,6 +151,11 @@ def moreau(k: float, v: float) -> Weighting:
     which lies in [v (1 - v) / ((1 + v) K_i), (1 - v) / K_i), whatever the distance; the paper's
     gamma cancels. Good values of k depend on the model, since k multiplies a squared distance in
     parameter space; `scale_free_moreau` does not have that problem.
+
+    >>> near_and_far = torch.tensor([[0.0, 0.0, 9.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    >>> W = moreau(k=1, v=0.1).matrix(torch.ones(3, 3), near_and_far)
+    >>> [round(w, 3) for w in W[:, 0].tolist()]  # node 0 keeps, gives to 1, gives to 2
+    [0.673, 0.027, 0.3]
     """
     if not (is_number(k) and k > 0 and isfinite(k)):
         raise ValueError(f"k = {k!r}: Moreau weighting needs a finite k > 0")
@@ -167,6 +175,11 @@ def scale_free_moreau(c: float = 1.0, v: float = 0.1) -> Weighting:
     the model. Definition 1 holds because Moreau's bounds on w do not depend on k: it may differ
     from node to node and from step to step. A node that has heard nobody, or whose neighbours all
     agree with it, has no scale; its weights are on the floor, as with any k at distance 0.
+
+    >>> d2 = torch.tensor([[0.0, 1.0, 4.0], [1.0, 0.0, 9.0], [4.0, 9.0, 0.0]])
+    >>> large, small = (scale_free_moreau().matrix(torch.ones(3, 3), s * d2) for s in (1, 2**-30))
+    >>> torch.equal(large, small)
+    True
     """
     if not (is_number(c) and c > 0 and isfinite(c)):
         raise ValueError(f"c = {c!r}: scale-free Moreau weighting needs a finite c > 0")
