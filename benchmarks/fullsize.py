@@ -1,7 +1,7 @@
 """The full-size recipe really runs: two steps, evaluated and saved; peak memory in (N, d) arrays.
 
-Cells of table1-corrected (SGAP, full), as `pushsum run` does them, but with batches of two and a few
-random images. Each network runs in a process of its own; memory is read from Linux's /proc.
+Cells of table1-corrected (SGAP, full), as `pushsum run` does them, but with batches of two and a
+few random images. Each network runs in a process of its own; memory is read from Linux's /proc.
 """
 
 import json

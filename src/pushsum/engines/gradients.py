@@ -7,10 +7,10 @@ rounding:
     threads   nodes side by side, each pass using one thread
     vmap      all nodes in one batched pass (torch.func)
 
-Which is fastest depends on model, batch and n, so `fastest` measures. There are no worker processes:
-torch computes outside Python's lock, so threads keep the cores busy, and they share the (n, d) arrays
-that processes would have to copy in every step. Where Python itself is what takes the time (many
-small nodes), vmap has it only once.
+Which is fastest depends on model, batch and n, so `fastest` measures. There are no worker
+processes: torch computes outside Python's lock, so threads keep the cores busy, and they share the
+(n, d) arrays that processes would have to copy in every step. Where Python itself is what takes
+the time (many small nodes), vmap has it only once.
 """
 
 import copy
