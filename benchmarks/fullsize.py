@@ -36,7 +36,12 @@ def measure(name: str, directory: Path) -> dict[str, float]:
     images = draw.integers(256, size=(IMAGES, 3, 32, 32), dtype=np.uint8)
     labels = np.arange(IMAGES) * classes // IMAGES
     labels[-1] = classes - 1
-    arrays = {"x_train": images, "y_train": labels, "x_test": images, "y_test": labels}
+    arrays: dict[str, Any] = {
+        "x_train": images,
+        "y_train": labels,
+        "x_test": images,
+        "y_test": labels,
+    }
     np.savez(directory / "images.npz", **arrays)
     changes = {
         "data.name": str(directory / "images.npz"),
