@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 import yaml
 
 from pushsum import checkpoint, config, sweep, training
@@ -478,6 +479,63 @@ def test_a_signal_during_an_evaluation_is_obeyed_at_once(tmp_path):
     assert records(tmp_path / "cut") == []
     run(build(*overrides), tmp_path / "cut", resume=True)
     assert without_times(records(tmp_path / "cut")) == without_times(records(whole))
+
+
+NORMED = ["model.name=resnet-small", "model.hidden=null", "model.width=2", "steps=4"]
+
+
+def test_a_signal_in_the_middle_of_a_step_is_obeyed_at_once(tmp_path, monkeypatch):
+    run(build(*NORMED), tmp_path / "whole")
+    built, original = build(*NORMED), F.cross_entropy
+    calls = 0
+
+    def loss(outputs, target, **how):
+        nonlocal calls
+        calls += outputs.requires_grad
+        if calls == 8:  # the second of six nodes in step 2
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(outputs, target, **how)
+
+    monkeypatch.setattr(F, "cross_entropy", loss)
+    with pytest.raises(training.Stopped, match="saved step 1;"):
+        run(built, tmp_path / "cut")
+    monkeypatch.undo()
+    assert calls == 8
+    run(build(*NORMED), tmp_path / "cut", resume=True)
+    both = [without_times(records(tmp_path / name)) for name in ("cut", "whole")]
+    assert both[0] == both[1]
+    ours, theirs = tensors(tmp_path / "cut"), tensors(tmp_path / "whole")
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_a_signal_while_statistics_are_recomputed_is_obeyed_at_once(tmp_path):
+    built = build(*NORMED, "evaluation.batchnorm=recomputed", "evaluation.nodes=false")
+    asked = 0
+
+    class Asked(OneProcess):
+        @property
+        def stopping(self):
+            nonlocal asked
+            asked += 1
+            return asked >= 3
+
+        @stopping.setter
+        def stopping(self, value):
+            pass
+
+    with pytest.raises(training.Stopped, match="saved step 0"):
+        run(built, tmp_path, world=Asked(6))
+    assert asked <= 4  # of 20 batches
+    assert records(tmp_path) == []
+
+
+def test_a_signal_while_the_strategies_are_measured_is_obeyed_at_once(tmp_path):
+    built = build("gradients=auto")
+    world = OneProcess(6)
+    world.stopping = True
+    with pytest.raises(training.Stopped, match="before step 1; nothing is saved, so start again"):
+        run(built, tmp_path / "run", world=world)
+    run(built, tmp_path / "run")
 
 
 def test_parameters_that_overflow_are_not_recorded(tmp_path):

@@ -222,11 +222,11 @@ class Experiment:
     ) -> dict[str, float]:
         """Accuracy and loss of the average model, from the (n, ...) arrays of all nodes.
 
-        Raises `Abandoned` once `stopping()`, which is asked before every test batch.
+        Raises `Abandoned` once `stopping()`, which is asked before every batch.
         """
         policy = self.config.evaluation.batchnorm
         average = y.mean(0) if self.config.published.average_of_y else x.mean(0)
-        training = self._recompute_batches(t) if policy == "recomputed" else iter(())
+        training = self._recompute_batches(t, stopping) if policy == "recomputed" else iter(())
         return self._test(self._model_of(average, buffers, policy, training), stopping)
 
     def test_nodes(
@@ -264,10 +264,12 @@ class Experiment:
                 right += int((outputs.argmax(1) == target).sum())
         return {"accuracy": right / len(test_y), "loss": loss / len(test_y)}
 
-    def _recompute_batches(self, t: int) -> Iterator[Tensor]:
+    def _recompute_batches(self, t: int, stopping: Callable[[], bool]) -> Iterator[Tensor]:
         draw = stream(self.config.seed, "recompute", t)
         everything = np.unique(np.concatenate(self.parts))
         for _ in range(self.config.evaluation.recompute_batches):
+            if stopping():
+                raise Abandoned
             size = min(len(everything), self.config.evaluation.batch)
             chosen = torch.from_numpy(draw.choice(everything, size, replace=False))
             yield self._on_device(self.dataset.scaled(self.dataset.train_x[chosen]))

@@ -50,7 +50,10 @@ def run(
             here.once(lambda: saving.drop_records_after(directory / "records.jsonl", now.step))
         else:
             now = _begun(experiment, here)
-            meta = here.once(lambda: _opened(experiment, here, directory, now))
+            try:
+                meta = here.once(lambda: _opened(experiment, here, directory, now))
+            except Abandoned:
+                raise Stopped("stopped before step 1; nothing is saved, so start again") from None
         return _go_on(experiment, here, directory, meta, now, progress)
 
 
@@ -85,7 +88,9 @@ def _opened(
     strategy = experiment.config.gradients
     if strategy == "auto":
         y, batch = now.state.network.y, experiment.batch(1, world.nodes)
-        strategy, _ = fastest(experiment.model, F.cross_entropy, y, batch)
+        strategy, _ = fastest(
+            experiment.model, F.cross_entropy, y, batch, stopping=lambda: world.stopping
+        )
     meta["strategy"] = strategy
     text = yaml.safe_dump(experiment.config.model_dump(mode="json"), sort_keys=False)
     files.write(directory / "config.yaml", text.encode())
@@ -117,7 +122,9 @@ def _go_on(
 ) -> dict[str, Any]:
     c, algorithm = experiment.config, experiment.algorithm
     strategy: Strategy = meta["strategy"]
-    compute = gradients(strategy, experiment.model, F.cross_entropy, now.buffers)
+    compute = gradients(
+        strategy, experiment.model, F.cross_entropy, now.buffers, lambda: world.stopping
+    )
     exchange = world.exchange(experiment.graphs, experiment.began(now.step))
     interval = c.evaluation.every * experiment.steps_per_epoch
     saving_interval = c.checkpoint * experiment.steps_per_epoch
@@ -150,7 +157,10 @@ def _go_on(
             raise Stopped(f"saved step {t}; go on with --resume")
         if ends:
             break
-        _one_step(experiment, world, now, t + 1, compute, exchange)
+        try:
+            _one_step(experiment, world, now, t + 1, compute, exchange)
+        except Abandoned:
+            continue  # nothing has changed: save, and stop
         if experiment.began(now.step) == now.step:
             now.state = algorithm.init(now.state.network.y)
             exchange = world.exchange(experiment.graphs, now.step)
