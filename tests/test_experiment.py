@@ -16,6 +16,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import yaml
+from safetensors.torch import load_file
 
 from pushsum import checkpoint, config, sweep, training
 from pushsum.engines.gradients import gradients, stacked_buffers
@@ -24,6 +25,7 @@ from pushsum.engines.world import OneProcess
 from pushsum.experiment import Experiment, Sampler
 from pushsum.training import Diverged, run
 from pushsum.training.loop import _refuse_infinite
+from pushsum.training.records import _consensus
 
 SMALL = ["model.hidden=[8]", "batch=16", "epochs=2", "steps=30", "gradients=loop"]
 
@@ -154,6 +156,39 @@ def test_records_say_what_happened(tmp_path):
     assert np.array(meta["split"]).sum(1).tolist() == [721] * 3 + [716] * 3
     resolved = yaml.safe_load((tmp_path / "config.yaml").read_text())
     assert config.parse(resolved) == built.config
+
+
+def test_consensus_distances_are_summed_in_blocks():
+    x = torch.randn(5, 150_000, generator=torch.Generator().manual_seed(0))
+    y = x / torch.linspace(0.5, 1.5, 5)[:, None]
+    found = _consensus(x, y)
+    average, centre = x.double().mean(0), y.double().mean(0)
+    assert found["theorem"] == pytest.approx(float((y - average).abs().sum(1).max()), rel=1e-12)
+    assert found["mean_square"] == pytest.approx(float((y - centre).square().sum(1).mean()))
+
+
+MEMORY = """
+import resource, sys, torch
+from pathlib import Path
+from pushsum import config, training
+from pushsum.experiment import Experiment
+
+torch.set_num_threads(1)
+words = ["model.hidden=[2000,1900]", "batch=2", "evaluation.batch=50", "evaluation.nodes=false"]
+words += ["algorithm.name=SGAP", "steps=3", "gradients=loop"]
+built = Experiment(config.read(None, words))
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+before, array = peak(), 4 * built.n * built.layout.d
+training.run(built, Path(sys.argv[1]))
+print((peak() - before) / array)
+"""
+
+
+def test_a_whole_run_takes_no_more_than_eight_arrays(tmp_path):
+    """x, y, pushed and gradients; the next x, y and pushed; model and activations; no more."""
+    command = [sys.executable, "-c", MEMORY, str(tmp_path / "run")]
+    answer = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert float(answer.stdout) <= 8
 
 
 def test_s_addopt_pushes_twice_as_much():
@@ -336,6 +371,33 @@ def test_a_corrupt_checkpoint_is_refused_and_the_previous_offered(tmp_path):
         checkpoint.load(tmp_path, 5)
     with pytest.raises(ValueError, match="there is no checkpoint to resume from"):
         checkpoint.load(tmp_path / "empty")
+
+
+def test_a_checkpoint_is_what_safetensors_reads(tmp_path):
+    kept = {
+        "x": torch.randn(3, 5),
+        "a": torch.ones(3, dtype=torch.float64),
+        "none": torch.zeros(0, 7),
+        "count": torch.tensor(4),
+        "half": torch.randn(3).bfloat16(),
+        "flags": torch.tensor([True, False, True]),
+        "turned": torch.randn(4, 3).T,
+    }
+    checkpoint.save(tmp_path, 1, kept, {})
+    found = load_file(tmp_path / "step-1.safetensors")
+    assert found.keys() == kept.keys()
+    assert all(torch.equal(found[name], value) for name, value in kept.items())
+    assert checkpoint.load(tmp_path).tensors["x"].equal(kept["x"])
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", "", "{", '{"step": 20}', "flipped"])
+def test_the_json_of_a_checkpoint_is_checked_too(content, tmp_path):
+    for step in (10, 20):
+        checkpoint.save(tmp_path, step, {"x": torch.ones(1)}, {"bytes": 5})
+    path = tmp_path / "step-20.json"
+    path.write_text(path.read_text().replace("5}", "6}") if content == "flipped" else content)
+    with pytest.raises(ValueError, match=r"step-20.safetensors is corrupt .*--from-step 10"):
+        checkpoint.load(tmp_path)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

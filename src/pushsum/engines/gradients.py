@@ -165,6 +165,7 @@ class _Worker:
         self.layout = Layout.of(self.model)
         named = dict(self.model.named_parameters())
         self.parameters = [named[name] for name in self.layout.names]
+        self.nothing = torch.empty(0, dtype=self.parameters[0].dtype)
         self.homes = [
             (self.model.get_submodule(path), leaf, name)
             for name in buffers
@@ -185,6 +186,8 @@ class _Worker:
             setattr(module, leaf, self.buffers[name][node])
         loss = self.loss(self.model(x), target)
         loss.backward()
+        for p in self.parameters:  # else all of y and g would live on until the next step
+            p.data, p.grad = self.nothing, None
         return loss.detach()
 
 
