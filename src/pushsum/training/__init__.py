@@ -3,7 +3,7 @@
 A run directory holds `config.yaml` (resolved), `meta.json`, `records.jsonl` and `checkpoints/`.
 """
 
-from pushsum.training.loop import Progress, Stopped, newest_checkpoint, run
+from pushsum.training.loop import Progress, Stopped, measured, newest_checkpoint, run
 from pushsum.training.records import Diverged, last_record
 
-__all__ = ["Diverged", "Progress", "Stopped", "last_record", "newest_checkpoint", "run"]
+__all__ = ["Diverged", "Progress", "Stopped", "last_record", "measured", "newest_checkpoint", "run"]

@@ -177,6 +177,9 @@ def _finite(value: Any) -> Any:
 
 def last_record(directory: Path) -> dict[str, Any]:
     """The last whole line of a run's records."""
-    lines = (directory / "records.jsonl").read_text().splitlines()
+    path = directory / "records.jsonl"
+    lines = path.read_text().splitlines()
+    if not lines:
+        raise ValueError(f"{path} holds no records")
     answer: dict[str, Any] = json.loads(lines[-1])
     return answer
