@@ -1,11 +1,12 @@
 """Configurations: typed, overridable, and every mistake one line."""
 
 import random
+import shutil
 
 import pytest
 import yaml
 
-from pushsum import config, sweep
+from pushsum import config, sweep, training
 from pushsum.experiment import Experiment
 
 
@@ -37,6 +38,11 @@ def refusal(*overrides: str) -> str:
         ("data.name=[1", "override 'data.name=[1': while parsing"),
         ("seed=-1", "seed = -1: should be greater than or equal to 0"),
         ("algorithm.options={a: 1}", "algorithm.options belong to algorithm.optimizer"),
+        (
+            "algorithm.schedule={kind: steps, milestones: [1, 2], factor: 1.0e+200}",
+            "algorithm.schedule.factor = 1e+200: after 2 milestones the step size is beyond",
+        ),
+        ("seed=" + "[" * 20_000, "its brackets are too deep"),
     ],
 )
 def test_mistakes_are_one_line_that_names_the_value(override, message):
@@ -79,7 +85,10 @@ WORDS = ["0", "1", "-1", "2.5", "nan", ".inf", "true", "null", "x", "[]", "[1]",
          "S-ADDOPT", "mlp", "cnn", "group", "recomputed", "[4]", "3", "7", "0.5"]  # fmt: skip
 
 
-def test_ten_thousand_fuzzed_configurations_end_in_a_value_or_one_line():
+SHORT = config.Evaluation(batch=360, nodes=False)
+
+
+def test_ten_thousand_fuzzed_configurations_end_in_a_value_or_one_line(tmp_path):
     rng = random.Random(0)
     keys = [*config.valid_keys(), "nonsense", "algorithm.nonsense", "data.name.deep", ""]
     accepted, refusals = [], []
@@ -97,7 +106,11 @@ def test_ten_thousand_fuzzed_configurations_end_in_a_value_or_one_line():
     for c in accepted[:400]:
         small = c.model_copy(update={"topology": c.topology.model_copy(update={"nodes": 3})})
         try:
-            Experiment(small).batch(1, range(small.topology.nodes))
+            ready = Experiment(small)
+            ready.batch(1, range(small.topology.nodes))
+            if built % 6 == 0 and ready.layout.d < 100_000:
+                short = small.model_copy(update={"steps": 2, "evaluation": SHORT})
+                training.run(Experiment(short), tmp_path / str(built))
             built += 1
         except (ValueError, OSError) as error:
             refusals.append(str(error))
@@ -111,6 +124,9 @@ def test_sweeps_are_grids_of_cells(tmp_path):
     assert cells[-1].config.seed == 1
     assert sweep.alternatives("moreau:k=1,v=0.1,lazy:c=1") == ["moreau:k=1,v=0.1", "lazy:c=1"]
     assert sweep.alternatives("[8,4]") == ["[8,4]"]
+    widths = sweep.read(None, ["model.hidden=[8],[16,4]", "steps=1"])
+    assert [c.config.model.hidden for c in widths] == [(8,), (16, 4)]
+    assert sweep.alternatives("") == [""]
     with pytest.raises(ValueError, match="neither a file nor a recipe"):
         sweep.read("nowhere")
     chosen = sweep.read("digits", ["algorithm.name=SGAP,SGP", "topology.name=full"])
@@ -121,6 +137,46 @@ def test_sweeps_are_grids_of_cells(tmp_path):
     path.write_text("sweep: {cell: 1}")
     with pytest.raises(ValueError, match="the section sweep holds `cells` and `grid` only"):
         sweep.read(str(path))
+
+
+def test_fuzzed_sweep_files_end_in_cells_or_one_line(tmp_path):
+    rng = random.Random(1)
+    keys = ["seed", "model.hidden", "algorithm.name", "1", "''", "model", "sweep"]
+    path, cells, refusals = tmp_path / "r.yaml", 0, []
+    for _ in range(1000):
+        section = rng.choice(["{{grid: {{{0}: {1}}}}}", "{{cells: [{{{0}: {1}}}]}}", "{1}",
+                              "{{cells: {1}, grid: {{{0}: [{1}]}}}}"])  # fmt: skip
+        path.write_text(f"sweep: {section.format(rng.choice(keys), rng.choice(WORDS))}")
+        try:
+            cells += len(sweep.read(str(path)))
+        except ValueError as error:
+            refusals.append(str(error))
+    assert cells > 50
+    assert all(text and "\n" not in text for text in refusals)
+
+
+def test_runs_that_are_damaged_at_random_go_on_or_are_refused_in_one_line(tmp_path):
+    rng = random.Random(2)
+    words = ["model.hidden=[4]", "steps=2", "gradients=loop", "evaluation.nodes=false"]
+    longer = Experiment(config.read(None, [*words, "steps=3"]))
+    training.run(Experiment(config.read(None, words)), tmp_path / "good")
+    names = ["meta.json", "records.jsonl", "checkpoints/step-2.json"]
+    names.append("checkpoints/step-2.safetensors")
+    refusals = []
+    for k in range(40):
+        place = tmp_path / str(k)
+        shutil.copytree(tmp_path / "good", place)
+        path = place / rng.choice(names)
+        content = bytearray(path.read_bytes())
+        where = rng.randrange(len(content))
+        content[where : where + rng.choice([0, 1, 9**9])] = rng.choice([b"", b"x", b"{}", b"\xff"])
+        path.write_bytes(content)
+        try:
+            training.run(longer, place, resume=True)
+        except (ValueError, OSError) as error:
+            refusals.append(str(error))
+    assert len(refusals) > 10
+    assert all(text and "\n" not in text for text in refusals)
 
 
 @pytest.mark.parametrize(
@@ -161,6 +217,61 @@ def test_a_sweep_skips_what_is_finished_and_names_what_failed(tmp_path):
     bad = sweep.read(None, ["model.width=3", "steps=2"])
     assert sweep.run(bad, tmp_path, 1, note) == ["run"]
     assert "width" in said[-1][1]
+
+
+def test_a_sweep_measures_once_for_cells_that_compute_alike(tmp_path, monkeypatch):
+    measured = []
+    measure = lambda built, world: measured.append(built.config.batch) or "vmap"
+    monkeypatch.setattr(sweep.training, "measured", measure)
+    words = ["batch=16,32", "seed=0,1", "algorithm.name=SGP,SGAP", "steps=1", "model.hidden=[4]"]
+    cells = sweep.read(None, words)
+    note = lambda cell, what: None
+    assert sweep.run(cells[:3], tmp_path, 1, note) == []
+    assert measured == [16]
+    monkeypatch.setattr(sweep.training, "measured", lambda *args: "loop")
+    assert sweep.run(cells, tmp_path, 1, note) == []  # 16 stays as it was begun
+    chosen = [config.read(tmp_path / cell.name / "config.yaml").gradients for cell in cells]
+    assert chosen == ["vmap"] * 4 + ["loop"] * 4
+
+
+def test_one_cell_does_not_end_a_sweep(tmp_path, monkeypatch):
+    def broken(c):
+        raise ZeroDivisionError("a fault")
+
+    monkeypatch.setattr(sweep, "Experiment", broken)
+    cell = sweep.read(None, ["gradients=loop"])[0]
+    assert sweep.run_cell(cell, tmp_path) == "ZeroDivisionError: a fault"
+
+
+BAD_SWEEPS = ["{cells: [1, 2]}", "{cells: {a: 1}}", "{cells: 3}", "{grid: {seed: 3}}",
+              "{grid: [1]}", "{grid: {1: [1]}}", "{cells: [{1: 2}]}", "3", "[1]"]  # fmt: skip
+
+
+@pytest.mark.parametrize("section", BAD_SWEEPS)
+def test_sweep_sections_that_are_refused(section, tmp_path):
+    path = tmp_path / "r.yaml"
+    path.write_text(f"sweep: {section}")
+    with pytest.raises(ValueError, match=r"r.yaml: (sweep\.|the section sweep)") as caught:
+        sweep.read(str(path))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"model: {hidden: 2020-01-01}\nsweep: {grid: {seed: [1, 2]}}", "model.hidden = "),
+        (b"sweep: {grid: {seed: [2020-01-01, [2020-01-01]]}}", "seed = "),
+        (b"[" * 20_000, "r.yaml: not valid YAML: its brackets are too deep"),
+        (b"seed: 2020-99-99", "r.yaml: not valid YAML: month must be in"),
+        (b"\xff\xfe\xfd", "r.yaml: not valid YAML: 'utf-8' codec"),
+    ],
+)
+def test_sweep_files_that_are_refused(content, message, tmp_path):
+    path = tmp_path / "r.yaml"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=message) as caught:
+        sweep.read(str(path))
+    assert "\n" not in str(caught.value)
 
 
 def test_a_cell_is_not_taken_for_that_of_another_configuration(tmp_path):

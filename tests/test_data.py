@@ -169,7 +169,15 @@ def test_images_in_the_usual_layouts(own, layout):
     assert d.scaled(d.train_x).shape == (3, channels, 6, 8)
 
 
+def test_float_images_may_have_their_channels_last(own):
+    x = np.random.default_rng(0).normal(size=(5, 3, 6, 8)).astype(np.float32)
+    given = np.moveaxis(x, 1, -1)
+    d = data.load(own(x_train=given[:3], x_test=given[3:]))
+    assert (d.train_x.numpy() == x[:3]).all()
+
+
 GOOD = np.zeros((3, 4), np.float32)
+HUGE = np.array([0, 1, 2**63], dtype=np.uint64)
 
 
 @pytest.mark.parametrize(
@@ -183,6 +191,11 @@ GOOD = np.zeros((3, 4), np.float32)
         ),
         ({"x_train": GOOD, "x_test": GOOD[:2], "y_train": np.zeros(3)}, "y_train must be 3 integ"),
         ({"x_train": GOOD, "x_test": GOOD[:2], "y_train": np.array([0, -1, 2])}, "integers >= 0"),
+        (
+            {"x_train": GOOD, "x_test": GOOD[:2], "y_train": np.array([0, 300_000, 600_000])},
+            "there are 4 labels, up to 600000: number them 0 to 3, e.g. by numpy.searchsorted",
+        ),
+        ({"x_train": GOOD, "x_test": GOOD[:2], "y_train": HUGE}, "labels, up to 92233720368547758"),
         ({"x_train": GOOD, "x_test": GOOD[:2, :3]}, "samples of one type and shape"),
         ({"x_train": GOOD, "x_test": np.zeros((2, 4, 4), np.uint8)}, "of one type and shape"),
         ({"x_train": GOOD.astype(int), "x_test": GOOD[:2]}, r"x_train is int64 .*astype\('float32"),

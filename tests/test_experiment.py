@@ -14,15 +14,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 import yaml
+from safetensors.torch import load_file
 
 from pushsum import checkpoint, config, sweep, training
 from pushsum.engines.gradients import gradients, stacked_buffers
 from pushsum.engines.simulator import iterate
 from pushsum.engines.world import OneProcess
-from pushsum.experiment import Experiment, Sampler
-from pushsum.training import Diverged, run
+from pushsum.experiment import Experiment, Sampler, _git_hash
+from pushsum.training import Diverged, loop, run
 from pushsum.training.loop import _refuse_infinite
+from pushsum.training.records import _consensus
 
 SMALL = ["model.hidden=[8]", "batch=16", "epochs=2", "steps=30", "gradients=loop"]
 
@@ -151,6 +154,8 @@ def test_records_say_what_happened(tmp_path):
     assert meta["d"] == d
     assert meta["certificate"] == {"period": 3, "diameter": 2, "horizon": 3}
     assert np.array(meta["split"]).sum(1).tolist() == [721] * 3 + [716] * 3
+    assert meta["numpy"] == np.__version__
+    assert (meta["threads"], meta["device"]) == (1, "cpu")
     resolved = yaml.safe_load((tmp_path / "config.yaml").read_text())
     assert config.parse(resolved) == built.config
 
@@ -162,6 +167,39 @@ def test_without_overlap_no_weighting_is_hidden(tmp_path):
     assert modelled["weighting_exposed"] > 0
     parts = ("compute", "transfer", "weighting_exposed")
     assert modelled["total"] == pytest.approx(sum(modelled[part] for part in parts))
+
+
+def test_consensus_distances_are_summed_in_blocks():
+    x = torch.randn(5, 150_000, generator=torch.Generator().manual_seed(0))
+    y = x / torch.linspace(0.5, 1.5, 5)[:, None]
+    found = _consensus(x, y)
+    average, centre = x.double().mean(0), y.double().mean(0)
+    assert found["theorem"] == pytest.approx(float((y - average).abs().sum(1).max()), rel=1e-12)
+    assert found["mean_square"] == pytest.approx(float((y - centre).square().sum(1).mean()))
+
+
+MEMORY = """
+import resource, sys, torch
+from pathlib import Path
+from pushsum import config, training
+from pushsum.experiment import Experiment
+
+torch.set_num_threads(1)
+words = ["model.hidden=[2000,1900]", "batch=2", "evaluation.batch=50", "evaluation.nodes=false"]
+words += ["algorithm.name=SGAP", "steps=3", "gradients=loop"]
+built = Experiment(config.read(None, words))
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+before, array = peak(), 4 * built.n * built.layout.d
+training.run(built, Path(sys.argv[1]))
+print((peak() - before) / array)
+"""
+
+
+def test_a_whole_run_takes_no_more_than_eight_arrays(tmp_path):
+    """x, y, pushed and gradients; the next x, y and pushed; model and activations; no more."""
+    command = [sys.executable, "-c", MEMORY, str(tmp_path / "run")]
+    answer = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert float(answer.stdout) <= 8
 
 
 def test_s_addopt_pushes_twice_as_much():
@@ -307,6 +345,15 @@ def test_a_node_with_one_class_only_trains(tmp_path):
     assert (np.array(json.loads((tmp_path / "meta.json").read_text())["split"]) > 0).sum() == 10
 
 
+SINGLE = ["model.name=resnet-small", "model.hidden=null", "model.width=2", "batch=1",
+          "model.blocks=[1,1,1,1]"]  # fmt: skip # four stages leave one pixel of 8x8
+
+
+def test_a_batch_of_one_is_fine_where_batchnorm_has_pixels(tmp_path):
+    run(build(*SINGLE, "model.blocks=[1,1]", "steps=1"), tmp_path / "two")
+    run(build(*SINGLE, "model.norm=group", "steps=1"), tmp_path / "group")
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
@@ -319,6 +366,16 @@ def test_a_node_with_one_class_only_trains(tmp_path):
         (["algorithm.optimizer=LBFGS"], "cannot be used"),
         (["device=tpu7"], "not available here"),
         (["split.kind=dirichlet", "split.minimum=900"], "minimum"),
+        (["split.clusters=7"], "clusters = 7: more than the 6 nodes"),
+        (SINGLE, "node 0 has batches of one sample: raise batch, or set model.norm=group"),
+        (
+            [*SINGLE, "batch=2", "evaluation.batchnorm=test-batch", "evaluation.batch=359"],
+            "evaluation.batch = 359: the last of 360 test samples is alone: choose another",
+        ),
+        (
+            [*SINGLE, "batch=2", "evaluation.batchnorm=recomputed", "evaluation.batch=1"],
+            "evaluation.batch = 1: raise it",
+        ),
     ],
 )
 def test_what_cannot_run_is_refused_before_it_runs(overrides, message):
@@ -337,9 +394,191 @@ def test_a_directory_that_holds_a_run_is_not_touched(tmp_path):
         run(build(), tmp_path / "elsewhere", resume=True)
 
 
+def test_the_strategy_that_was_measured_is_the_runs(tmp_path, monkeypatch):
+    chosen = iter(["vmap"])
+    monkeypatch.setattr(loop, "fastest", lambda *args, **how: (next(chosen), {}))
+    run(build("gradients=auto", "steps=2"), tmp_path)
+    assert config.read(tmp_path / "config.yaml").gradients == "vmap"
+    run(build("gradients=auto", "steps=4"), tmp_path, resume=True)  # not measured again
+    assert config.read(tmp_path / "config.yaml").gradients == "vmap"
+    with pytest.raises(ValueError, match="gradients = loop, but the run began with vmap"):
+        run(build("gradients=loop", "steps=6"), tmp_path, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("topology.nodes=4", "topology.nodes = 4, but the run began with 6: set it back"),
+        ("model.hidden=[7]", r"model.hidden = \[7\], but the run began with \[8\]"),
+        ("algorithm.name=S-ADDOPT", "algorithm.name = S-ADDOPT, but the run began with MSGAP"),
+        ("algorithm.lr=0.1", "algorithm.lr = 0.1, but the run began with 0.05"),
+        ("algorithm.optimizer=Adam", "began with"),
+        ("seed=1", r"seed = 1, .*\(only epochs and steps may change\), or start another run"),
+        ("steps=2", "has taken 3 steps already, and is to have 2: raise epochs or steps"),
+    ],
+)
+def test_another_configuration_does_not_go_on_with_a_run(change, message, tmp_path):
+    run(build("steps=3"), tmp_path)
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*.*") if p.is_file()}
+    with pytest.raises(ValueError, match=message) as caught:
+        run(build("steps=3", change), tmp_path, resume=True)
+    assert "\n" not in str(caught.value)
+    assert before == {p: p.read_bytes() for p in tmp_path.rglob("*.*") if p.is_file()}
+
+
+def test_a_run_can_be_made_longer(tmp_path):
+    run(build("steps=3"), tmp_path)
+    run(build("steps=5"), tmp_path, resume=True)
+    assert [row["step"] for row in records(tmp_path)] == [0, 3, 5]
+    meta = json.loads((tmp_path / "meta.json").read_text())
+    assert (meta["steps"], meta["finished"]) == (5, True)
+    assert [(r["step"], r["torch"]) for r in meta["resumed"]] == [(3, torch.__version__)]
+    assert config.read(tmp_path / "config.yaml").steps == 5
+
+
+def test_two_processes_do_not_work_on_one_run(tmp_path):
+    def meddle(step, record) -> None:
+        for resume in (False, True, None):
+            with pytest.raises(ValueError, match="another process is at work here") as caught:
+                run(build("steps=2"), tmp_path / "run", resume=resume)
+            assert "\n" not in str(caught.value)
+
+    run(build("steps=2"), tmp_path / "run", meddle)
+    assert [row["step"] for row in records(tmp_path / "run")] == [0, 2]
+
+
+def test_a_record_is_not_made_twice_after_a_crash(tmp_path):
+    """Stopped in the evaluation of step 4, then killed after its record and before any save."""
+    overrides = ["batch=240", "steps=null", "epochs=3"]
+    run(build(*overrides), tmp_path / "whole")
+    built, original = build(*overrides), Experiment.test_nodes
+
+    def stopped(y, buffers, stopping):
+        if len(records(tmp_path / "cut")) == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(built, y, buffers, stopping)
+
+    built.test_nodes = stopped
+    with pytest.raises(training.Stopped, match="saved step 2"):
+        run(built, tmp_path / "cut")
+
+    class Killed(Exception):
+        pass
+
+    def kill(step, record):
+        if record is None:
+            raise Killed
+
+    with pytest.raises(Killed):
+        run(build(*overrides), tmp_path / "cut", kill, resume=True)
+    assert [row["step"] for row in records(tmp_path / "cut")] == [0, 2]
+    run(build(*overrides), tmp_path / "cut", resume=True)
+    ours, whole = (without_times(records(tmp_path / name)) for name in ("cut", "whole"))
+    assert ours == whole
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("meta.json", "", "meta.json is damaged"),
+        ("meta.json", "{}", "meta.json is damaged"),
+        ("meta.json", "[]", "meta.json is damaged"),
+        ("records.jsonl", '{"a": 1}\n{"step": 2}\n', "records.jsonl: line 1 is not a record"),
+        ("records.jsonl", '[]\n{"step": 2}\n', "records.jsonl: line 1 is not a record"),
+    ],
+)
+def test_a_damaged_run_is_refused_by_the_name_of_the_file(name, content, message, tmp_path):
+    run(build("steps=2"), tmp_path)
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=message) as caught:
+        run(build("steps=3"), tmp_path, resume=True)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_checkpoint_of_another_version_is_refused(tmp_path):
+    run(build("steps=2"), tmp_path)
+    _, kept, notes = checkpoint.load(tmp_path / "checkpoints")
+    checkpoint.save(tmp_path / "checkpoints", 2, kept, {"losses": notes["losses"]})
+    with pytest.raises(ValueError, match="lacks 'config': it is of another version of pushsum"):
+        run(build("steps=3"), tmp_path, resume=True)
+
+
+def own_file(path: Path, seed: int) -> None:
+    x = np.random.default_rng(seed).normal(size=(40, 3)).astype("float32")
+    y = np.arange(40) % 4
+    np.savez(path, x_train=x, y_train=y, x_test=x, y_test=y)
+
+
+def test_own_data_is_found_from_anywhere_and_must_not_change(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    own_file(Path("own.npz"), 0)
+    run(build("data.name=own.npz", "batch=4", "steps=2"), tmp_path / "run")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    stored = tmp_path / "run" / "config.yaml"
+    run(Experiment(config.read(stored, ["steps=3"])), tmp_path / "run", resume=True)
+    own_file(tmp_path / "own.npz", 1)
+    with pytest.raises(ValueError, match=r"own.npz has changed since the run began: put the file"):
+        run(Experiment(config.read(stored, ["steps=4"])), tmp_path / "run", resume=True)
+
+
+def test_a_full_disk_says_what_is_safe_and_how_to_go_on(tmp_path, monkeypatch):
+    overrides = ["steps=null", "epochs=2", "batch=240"]
+
+    def fill(step, record) -> None:
+        def full(descriptor):
+            raise OSError(28, "No space left on device")
+
+        if step == 1:
+            monkeypatch.setattr(os, "fsync", full)
+
+    message = r"cannot write to .* \(No space left on device\): step 0 is saved and intact; make"
+    with pytest.raises(OSError, match=message):
+        run(build(*overrides), tmp_path / "run", fill)
+    monkeypatch.undo()
+    run(build(*overrides), tmp_path / "whole")
+    run(build(*overrides), tmp_path / "run", resume=True)
+    ours, whole = (without_times(records(tmp_path / name)) for name in ("run", "whole"))
+    assert ours == whole
+
+
+def test_the_revision_is_that_of_the_packages_own_checkout(tmp_path):
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=b"]
+    (tmp_path / "mine.py").write_text("1")
+    (tmp_path / "installed.py").write_text("1")
+    assert _git_hash(tmp_path / "mine.py") is None
+    for words in (["init", "-q"], ["add", "mine.py"], ["commit", "-qm", "one"]):
+        subprocess.run([*git, *words], check=True)
+    revision = _git_hash(tmp_path / "mine.py")
+    assert revision is not None
+    assert len(revision) >= 7
+    assert _git_hash(tmp_path / "installed.py") is None  # merely lies in somebody's checkout
+    (tmp_path / "mine.py").write_text("2")
+    assert _git_hash(tmp_path / "mine.py") == f"{revision}-dirty"
+
+
+def test_a_cosine_comes_down_whatever_ends_the_run():
+    for built in (
+        build("algorithm.schedule.kind=cosine", "steps=30"),
+        build("algorithm.schedule.kind=cosine", "steps=null"),
+    ):
+        rates = [built.rate(t) for t in range(1, built.steps + 1)]
+        assert rates[0] == 0.05
+        assert rates[-1] < 0.05 / built.steps
+    assert build("steps=1000").steps == build("steps=null").steps
+
+
+def test_an_optimizer_that_cannot_work_with_its_options_says_so(tmp_path):
+    for options in ("{capturable: true}", "{betas: [0.9]}", "{foreach: true, fused: true}"):
+        overrides = ["algorithm.optimizer=Adam", f"algorithm.options={options}", "steps=1"]
+        with pytest.raises(ValueError, match=r"^algorithm.optimizer") as caught:
+            run(build(*overrides), tmp_path / options)
+        assert "\n" not in str(caught.value)
+
+
 def test_a_loss_that_is_not_finite_names_node_and_step_and_keeps_the_checkpoint(tmp_path):
     built = build("steps=null", "epochs=3")
-    run(Experiment(built.config.model_copy(update={"epochs": 1})), tmp_path)
+    run(build("steps=null", "epochs=1"), tmp_path)
     saved = checkpoint.generations(tmp_path / "checkpoints")
     original = built.batch
 
@@ -397,6 +636,33 @@ def test_a_corrupt_checkpoint_is_refused_and_the_previous_offered(tmp_path):
         checkpoint.load(place, 5)
     with pytest.raises(ValueError, match="there is no checkpoint to resume from"):
         checkpoint.load(tmp_path / "empty")
+
+
+def test_a_checkpoint_is_what_safetensors_reads(tmp_path):
+    kept = {
+        "x": torch.randn(3, 5),
+        "a": torch.ones(3, dtype=torch.float64),
+        "none": torch.zeros(0, 7),
+        "count": torch.tensor(4),
+        "half": torch.randn(3).bfloat16(),
+        "flags": torch.tensor([True, False, True]),
+        "turned": torch.randn(4, 3).T,
+    }
+    checkpoint.save(tmp_path, 1, kept, {})
+    found = load_file(tmp_path / "step-1.safetensors")
+    assert found.keys() == kept.keys()
+    assert all(torch.equal(found[name], value) for name, value in kept.items())
+    assert checkpoint.load(tmp_path).tensors["x"].equal(kept["x"])
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", "", "{", '{"step": 20}', "flipped"])
+def test_the_json_of_a_checkpoint_is_checked_too(content, tmp_path):
+    for step in (10, 20):
+        checkpoint.save(tmp_path, step, {"x": torch.ones(1)}, {"bytes": 5})
+    path = tmp_path / "step-20.json"
+    path.write_text(path.read_text().replace("5}", "6}") if content == "flipped" else content)
+    with pytest.raises(ValueError, match=r"step-20.safetensors is corrupt .*--from-step 10"):
+        checkpoint.load(tmp_path)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -540,6 +806,63 @@ def test_a_signal_during_an_evaluation_is_obeyed_at_once(tmp_path):
     assert records(tmp_path / "cut") == []
     run(build(*overrides), tmp_path / "cut", resume=True)
     assert without_times(records(tmp_path / "cut")) == without_times(records(whole))
+
+
+NORMED = ["model.name=resnet-small", "model.hidden=null", "model.width=2", "steps=4"]
+
+
+def test_a_signal_in_the_middle_of_a_step_is_obeyed_at_once(tmp_path, monkeypatch):
+    run(build(*NORMED), tmp_path / "whole")
+    built, original = build(*NORMED), F.cross_entropy
+    calls = 0
+
+    def loss(outputs, target, **how):
+        nonlocal calls
+        calls += outputs.requires_grad
+        if calls == 8:  # the second of six nodes in step 2
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(outputs, target, **how)
+
+    monkeypatch.setattr(F, "cross_entropy", loss)
+    with pytest.raises(training.Stopped, match="saved step 1;"):
+        run(built, tmp_path / "cut")
+    monkeypatch.undo()
+    assert calls == 8
+    run(build(*NORMED), tmp_path / "cut", resume=True)
+    both = [without_times(records(tmp_path / name)) for name in ("cut", "whole")]
+    assert both[0] == both[1]
+    ours, theirs = tensors(tmp_path / "cut"), tensors(tmp_path / "whole")
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_a_signal_while_statistics_are_recomputed_is_obeyed_at_once(tmp_path):
+    built = build(*NORMED, "evaluation.batchnorm=recomputed", "evaluation.nodes=false")
+    asked = 0
+
+    class Asked(OneProcess):
+        @property
+        def stopping(self):
+            nonlocal asked
+            asked += 1
+            return asked >= 3
+
+        @stopping.setter
+        def stopping(self, value):
+            pass
+
+    with pytest.raises(training.Stopped, match="saved step 0"):
+        run(built, tmp_path, world=Asked(6))
+    assert asked <= 4  # of 20 batches
+    assert records(tmp_path) == []
+
+
+def test_a_signal_while_the_strategies_are_measured_is_obeyed_at_once(tmp_path):
+    built = build("gradients=auto")
+    world = OneProcess(6)
+    world.stopping = True
+    with pytest.raises(training.Stopped, match="before step 1; nothing is saved, so start again"):
+        run(built, tmp_path / "run", world=world)
+    run(built, tmp_path / "run")
 
 
 def test_parameters_that_overflow_are_not_recorded(tmp_path):

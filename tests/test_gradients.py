@@ -16,6 +16,7 @@ from pushsum.engines.gradients import (
     gradients,
     stacked_buffers,
 )
+from pushsum.engines.world import Abandoned
 
 STRATEGIES = ["loop", "threads", "vmap"]
 
@@ -99,6 +100,30 @@ def test_loop_and_threads_agree_bit_for_bit_in_a_second_call_too():
         results.append((g, losses, buffers["1.running_mean"]))
     for one, other in zip(*results, strict=True):
         assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("strategy", ["loop", "threads"])
+def test_a_step_is_given_up_between_two_nodes_and_leaves_no_trace(strategy):
+    model, asked = small_net(), []
+    buffers = stacked_buffers(model, 5)
+    before = {name: value.clone() for name, value in buffers.items()}
+    stopping = lambda: asked.append(1) is None and len(asked) >= 2
+    with pytest.raises(Abandoned):
+        gradients(strategy, model, F.cross_entropy, buffers, stopping)(
+            stacked(model, 5), some_batch(5)
+        )
+    assert 2 <= len(asked) <= 3  # not until all nodes are through
+    assert all(torch.equal(value, before[name]) for name, value in buffers.items())
+    with pytest.raises(Abandoned):
+        fastest(model, F.cross_entropy, stacked(model, 5), some_batch(5), stopping=lambda: True)
+
+
+def test_one_node_alone_never_gives_up():
+    """Its process has promised the step to the others."""
+    model = small_net()
+    stopping = lambda: True
+    compute = gradients("loop", model, F.cross_entropy, stacked_buffers(model, 1), stopping)
+    compute(stacked(model, 1), some_batch(1))
 
 
 def test_the_model_that_is_given_stays_as_it_was():

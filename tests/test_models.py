@@ -10,8 +10,9 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
-from pushsum import models
+from pushsum import config, models
 from pushsum.batchnorm import average_model
+from pushsum.experiment import Experiment
 from pushsum.models import BasicBlock, Bottleneck, build, load_pretrained
 
 POLICIES = ("averaged", "recomputed", "test-batch")
@@ -418,6 +419,20 @@ def test_pretrained_weights_make_the_round_trip(tmp_path):
     assert load_pretrained(model, written(tmp_path, state)) == ()
     assert all(torch.equal(t, state[name]) for name, t in model.state_dict().items())
     assert all(p.requires_grad for p in model.parameters())
+
+
+def test_a_last_layer_that_is_to_be_fresh_is_not_loaded(tmp_path):
+    path, model = written(tmp_path, pretrained_state()), fresh_model()
+    head = model.fc.weight.clone(), model.fc.bias.clone()
+    assert load_pretrained(model, path, fresh_last_layer=True) == ("fc.weight", "fc.bias")
+    assert torch.equal(model.fc.weight, head[0])
+    assert torch.equal(model.fc.bias, head[1])
+    words = ["model.name=resnet18", "model.width=2", "model.stem=imagenet", "batch=8",
+             "model.fresh_last_layer=true", f"model.pretrained={path}"]  # fmt: skip
+    save_file(build("resnet18", (1, 8, 8), 10, **NARROW).state_dict(), path)
+    built = Experiment(config.read(None, words))
+    weights = built.layout.views(built.start())["fc.weight"]
+    assert not any(torch.equal(weights[0], weights[k]) for k in range(1, 6))
 
 
 def test_a_last_layer_for_other_classes_stays_fresh(tmp_path):

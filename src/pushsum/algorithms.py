@@ -112,7 +112,9 @@ def descent(name: str, rule: Rule, weighting: Weighting) -> Algorithm:
 
     def step(state: State, g: Tensor, t: int, exchange: Exchange) -> State:
         perturbation, kept = rule.move(state.local, state.network.y, g, t)
-        return State(protocol.push_sum(state.network, perturbation, t, weighting, exchange), kept)
+        x_half = state.network.x + perturbation
+        del perturbation  # an (n, d) array less during the exchange
+        return State(protocol.push_sum(state.network, x_half, t, weighting, exchange), kept)
 
     return Algorithm(name, weighting, 1, init, step)
 

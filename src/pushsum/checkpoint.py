@@ -1,22 +1,35 @@
 """Checkpoints: safetensors + JSON, written atomically, the previous generation kept.
 
 A generation is two files, `step-N.safetensors` and `step-N.json`. The JSON file is written last
-and holds the hash of the other, so a generation either is complete or does not count.
+and holds the hashes of the other and of itself, so a generation either is complete and intact or
+does not count.
 """
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from safetensors.torch import load as tensors_of
-from safetensors.torch import save as bytes_of
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
 
 from pushsum import files
 
 KEPT = 2  #: generations
+
+_KINDS = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
 
 
 class Checkpoint(NamedTuple):
@@ -32,12 +45,38 @@ def save(
 ) -> None:
     """Write a generation; the older ones stay until it is complete."""
     directory.mkdir(parents=True, exist_ok=True)
-    content = bytes_of({name: t.detach().cpu().contiguous() for name, t in tensors.items()})
-    files.write(directory / f"step-{step}.safetensors", content)
-    about = {"step": step, "sha256": hashlib.sha256(content).hexdigest(), "notes": dict(notes)}
+    digest = hashlib.sha256()
+    with files.appearing(directory / f"step-{step}.safetensors") as file:
+        for part in _pieces(tensors):
+            digest.update(part)
+            file.write(part)
+    about = {"step": step, "sha256": digest.hexdigest(), "notes": dict(notes)}
+    about["check"] = _check(about)
     files.write(directory / f"step-{step}.json", json.dumps(about).encode())
     for old in generations(directory)[KEPT:]:
         _remove(directory, old)
+
+
+def _pieces(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
+    """The safetensors format piece by piece: its own writer may copy all tensors first."""
+    ordered = sorted(tensors.items(), key=lambda item: -item[1].element_size())  # aligned
+    header: dict[str, Any] = {}
+    end = 0
+    for name, t in ordered:
+        start, end = end, end + t.nbytes
+        shape, offsets = list(t.shape), [start, end]
+        header[name] = {"dtype": _KINDS[t.dtype], "shape": shape, "data_offsets": offsets}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little")
+    yield text
+    for _, t in ordered:
+        yield t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+
+
+def _check(about: Mapping[str, Any]) -> str:
+    content = {key: value for key, value in about.items() if key != "check"}
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
 def drop_after(directory: Path, step: int) -> None:
@@ -70,14 +109,21 @@ def load(directory: Path, step: int | None = None) -> Checkpoint:
         raise ValueError(f"{directory}: no checkpoint of step {step}, but of {known}")
     path = directory / f"step-{step}.safetensors"
     try:
-        about = json.loads((directory / f"step-{step}.json").read_text())
-        content = path.read_bytes()
-        if hashlib.sha256(content).hexdigest() != about["sha256"]:
-            raise ValueError("its hash does not match")
-        return Checkpoint(step, tensors_of(content), about["notes"])
-    except (ValueError, KeyError, OSError) as error:
+        about = _about(path.with_suffix(".json"))
+        with path.open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != about["sha256"]:
+                raise ValueError("its hash does not match")
+        return Checkpoint(step, load_file(path), about["notes"])
+    except (ValueError, OSError, SafetensorError) as error:
         older = [s for s in found if s < step]
         run = directory.parent if directory.name == "checkpoints" else directory.parent.parent
         command = f"pushsum run --resume --from-step {older[0]} --into {run}" if older else ""
         offer = f"go on from the one before with {command}" if older else "none is left"
         raise ValueError(f"{path} is corrupt ({error}): {offer}") from None
+
+
+def _about(path: Path) -> dict[str, Any]:
+    about = json.loads(path.read_text())
+    if not isinstance(about, dict) or about.get("check") != _check(about):
+        raise ValueError(f"the hash in {path.name} does not match")
+    return about

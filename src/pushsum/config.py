@@ -3,6 +3,8 @@
 Unknown keys are refused with the nearest valid one. Nothing here is built; `experiment` does that.
 """
 
+import math
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 import yaml
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -31,6 +34,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0)]
+Location = Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
 
 
 class _Section(BaseModel):
@@ -42,10 +46,15 @@ class Data(_Section):
 
     name: str = "digits"
     """a data set of `pushsum data list`, or the path of an .npz file"""
-    root: Path | None = None
+    root: Location | None = None
     """where prepared data sets lie; null: your cache"""
     augment: bool = False
     """random crops and flips of the training images"""
+
+    @field_validator("name")
+    @classmethod
+    def _wherever_a_run_goes_on(cls, name: str) -> str:
+        return str(Path(name).expanduser().absolute()) if name.endswith(".npz") else name
 
 
 class Split(_Section):
@@ -79,7 +88,7 @@ class Model(_Section):
     """resnets: for small images, or as for ImageNet"""
     hidden: tuple[Count, ...] | None = None
     """mlp, cnn: sizes of the hidden layers, e.g. [64]"""
-    pretrained: Path | None = None
+    pretrained: Location | None = None
     """a local .safetensors file with torchvision's names"""
     fresh_last_layer: bool = False
     """the last layer starts differently at every node, as in the published runs"""
@@ -124,6 +133,12 @@ class Algorithm(_Section):
     def _nothing_is_ignored(self) -> "Algorithm":
         if self.name == "S-ADDOPT" and self.optimizer is not None:
             raise ValueError("S-ADDOPT tracks plain gradients: leave algorithm.optimizer out")
+        count, schedule = len(self.schedule.milestones), self.schedule
+        if math.log(self.lr) + count * math.log(schedule.factor) > math.log(sys.float_info.max):
+            raise ValueError(
+                f"algorithm.schedule.factor = {schedule.factor}: after {count} milestones the step "
+                "size is beyond all numbers; choose a smaller one"
+            )
         if self.options and self.optimizer is None:
             raise ValueError("algorithm.options belong to algorithm.optimizer, which is not set")
         if self.optimizer is not None and "momentum" in self.model_fields_set:
@@ -214,7 +229,7 @@ class Config(_Section):
     epochs: Count = 10
     """passes through the data"""
     steps: Count | None = None
-    """stop after so many steps, whatever the epochs"""
+    """stop after so many steps, unless the epochs are over before"""
     batch: Count = 32
     """samples per node and step"""
     data: Data = Data()
@@ -226,7 +241,8 @@ class Config(_Section):
     link: Link = Link()
     published: Published = Published()
     gradients: Strategy | Literal["auto"] = "auto"
-    """how the gradients are computed; auto: the fastest, measured at the start"""
+    """how the gradients are computed, equal to rounding; auto: the fastest, measured at the start
+    and from then on the run's"""
     device: str = "auto"
     """auto: CUDA where there is one"""
     checkpoint: Count = 1
@@ -253,12 +269,22 @@ def read(path: Path | None, overrides: Iterable[str] = ()) -> Config:
 def mapping(path: Path | Traversable) -> dict[str, Any]:
     """What a YAML file holds, unchecked."""
     try:
-        content = yaml.safe_load(path.read_text()) or {}
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not valid YAML: {_one_line(error)}") from None
+        content = yaml_value(path.read_text(encoding="utf-8")) or {}
+    except ValueError as error:
+        raise ValueError(f"{path}: not valid YAML: {error}") from None
     if not isinstance(content, dict):
         raise ValueError(f"{path}: a configuration is a mapping of keys to values")
     return content
+
+
+def yaml_value(text: str) -> Any:
+    """What a piece of YAML stands for; ValueError in one line."""
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date such as 2020-99-99
+        raise ValueError(_one_line(error)) from None
+    except RecursionError:
+        raise ValueError("its brackets are too deep") from None
 
 
 def parse(content: Mapping[str, Any]) -> Config:
@@ -329,10 +355,23 @@ def _override(content: dict[Any, Any], override: str) -> None:
     if not equals or not key:
         raise ValueError(f"override {override!r}: write key=value, e.g. algorithm.lr=0.1")
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(f"override {override!r}: {_one_line(error)}") from None
+        value = yaml_value(text)
+    except ValueError as error:
+        raise ValueError(f"override {override!r}: {error}") from None
     set_value(content, key, value)
+
+
+def flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as dotted keys.
+
+    >>> flat({"seed": 1, "model": {"name": "mlp"}})
+    {'seed': 1, 'model.name': 'mlp'}
+    """
+    found: dict[str, Any] = {}
+    for key, value in content.items():
+        inner = isinstance(value, Mapping) and value
+        found |= flat(value, f"{prefix}{key}.") if inner else {f"{prefix}{key}": value}
+    return found
 
 
 def set_value(content: dict[Any, Any], key: str, value: Any) -> None:

@@ -4,6 +4,7 @@ import math
 import platform
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property, lru_cache
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 
 from pushsum import __version__, algorithms, batchnorm, data, models, topology, weighting
 from pushsum.config import Config
-from pushsum.data import partition
+from pushsum.data import partition, store
 from pushsum.engines.gradients import Batch, Layout
 from pushsum.engines.world import Abandoned
 from pushsum.optimizers import optimizer_rule
@@ -70,7 +71,33 @@ class Experiment:
         self.parts = _parts(config, self.dataset)
         self.model = _model(config, self.dataset).to(self.device)
         self.layout = Layout.of(self.model)
+        self._refuse_single_samples()
         self.algorithm = _algorithm(config, self.layout, self.rate)
+
+    def _refuse_single_samples(self) -> None:
+        """BatchNorm has no variance of one number per channel: torch would refuse it later."""
+        c, policy = self.config, self.config.evaluation.batchnorm
+        alone = [k for k, part in enumerate(self.parts) if min(c.batch, len(part)) == 1]
+        every = [f"node {k} has batches of one sample: raise batch" for k in alone]
+        left = len(self.dataset.test_y) % c.evaluation.batch
+        if policy == "recomputed" and c.evaluation.batch == 1:
+            every.append("evaluation.batch = 1: raise it")
+        if policy == "test-batch" and 1 in (left, c.evaluation.batch):
+            every.append(
+                f"evaluation.batch = {c.evaluation.batch}: the last of "
+                f"{len(self.dataset.test_y)} test samples is alone: choose another"
+            )
+        if every and not self._takes_one_sample():
+            raise ValueError(f"{every[0]}, or set model.norm=group; BatchNorm needs two samples")
+
+    def _takes_one_sample(self) -> bool:
+        """In training mode, as far as shapes tell."""
+        x = torch.zeros(1, *self.dataset.train_x.shape[1:], device="meta")
+        try:
+            deepcopy(self.model).to("meta")(x)
+        except ValueError:
+            return False
+        return True
 
     # ----------------------------------------------------------------- sizes
 
@@ -97,7 +124,7 @@ class Experiment:
             case "constant":
                 return c.lr
             case "cosine":
-                return c.lr * (1 + math.cos(math.pi * epoch / self.config.epochs)) / 2
+                return c.lr * (1 + math.cos(math.pi * (t - 1) / self.steps)) / 2
             case "steps":
                 return c.lr * schedule.factor ** sum(epoch >= m for m in schedule.milestones)
 
@@ -142,11 +169,9 @@ class Experiment:
         certificate = self.graphs.certificate()
         steps = range(1, (self.graphs.cycle or 64) + 1)
         return {
-            "pushsum": __version__,
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-            "git": _git_hash(),
-            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+            **environment(),
+            "device": str(self.device),
+            "data_sha256": self.data_sha256(),
             "d": self.layout.d,
             "nodes": self.n,
             "classes": self.dataset.classes,
@@ -161,9 +186,13 @@ class Experiment:
             "algorithm": self.algorithm.name,
             "weighting": self.algorithm.weighting.name,
             "bytes_per_step": sum(self.bytes_from(range(self.n), t) for t in steps) / len(steps),
-            "strategy": None,
             "finished": False,
         }
+
+    def data_sha256(self) -> str | None:
+        """Of the user's own file; the others are checked when they are prepared."""
+        name = self.config.data.name
+        return store.file_hash(Path(name)) if name.endswith(".npz") else None
 
     # ----------------------------------------------------------------- pieces of a run
 
@@ -222,11 +251,11 @@ class Experiment:
     ) -> dict[str, float]:
         """Accuracy and loss of the average model, from the (n, ...) arrays of all nodes.
 
-        Raises `Abandoned` once `stopping()`, which is asked before every test batch.
+        Raises `Abandoned` once `stopping()`, which is asked before every batch.
         """
         policy = self.config.evaluation.batchnorm
         average = y.mean(0) if self.config.published.average_of_y else x.mean(0)
-        training = self._recompute_batches(t) if policy == "recomputed" else iter(())
+        training = self._recompute_batches(t, stopping) if policy == "recomputed" else iter(())
         return self._test(self._model_of(average, buffers, policy, training), stopping)
 
     def test_nodes(
@@ -264,10 +293,12 @@ class Experiment:
                 right += int((outputs.argmax(1) == target).sum())
         return {"accuracy": right / len(test_y), "loss": loss / len(test_y)}
 
-    def _recompute_batches(self, t: int) -> Iterator[Tensor]:
+    def _recompute_batches(self, t: int, stopping: Callable[[], bool]) -> Iterator[Tensor]:
         draw = stream(self.config.seed, "recompute", t)
         everything = np.unique(np.concatenate(self.parts))
         for _ in range(self.config.evaluation.recompute_batches):
+            if stopping():
+                raise Abandoned
             size = min(len(everything), self.config.evaluation.batch)
             chosen = torch.from_numpy(draw.choice(everything, size, replace=False))
             yield self._on_device(self.dataset.scaled(self.dataset.train_x[chosen]))
@@ -306,7 +337,7 @@ def _parts(config: Config, dataset: data.Dataset) -> list[np.ndarray]:
     labels = dataset.train_y.numpy()
     match c.kind:
         case "clusters":
-            return partition.clusters(labels, n, min(c.clusters, n), c.shared, seed)
+            return partition.clusters(labels, n, c.clusters if n > 1 else 1, c.shared, seed)
         case "iid":
             return partition.iid(labels, n, seed)
         case "dirichlet":
@@ -332,7 +363,7 @@ def _model(config: Config, dataset: data.Dataset, node: int = 0) -> nn.Module:
         generator=torch.Generator().manual_seed(seed),
     )
     if c.pretrained is not None:
-        models.load_pretrained(model, c.pretrained)
+        models.load_pretrained(model, c.pretrained, c.fresh_last_layer)
     return model
 
 
@@ -360,15 +391,32 @@ def _algorithm(
     return algorithms.descent(c.name, moves, weights)
 
 
-def _git_hash() -> str | None:
-    """The revision of the package's own checkout, if it is one."""
-    here = Path(__file__).parent
-    command = ["git", "-C", str(here), "rev-parse", "--short", "HEAD"]
+def environment() -> dict[str, Any]:
+    """What a run's last bits depend on besides its configuration, and the time."""
+    return {
+        "pushsum": __version__,
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "git": _git_hash(),
+        "threads": torch.get_num_threads(),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _git_hash(file: Path = Path(__file__)) -> str | None:
+    """The revision of the package's own checkout, if it is one; '-dirty' if files have changed."""
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(file.parent), *words]
+        quiet = subprocess.DEVNULL
+        return subprocess.check_output(command, text=True, stderr=quiet, timeout=5).strip()
+
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, check=True, timeout=5)
+        git("ls-files", "--error-unmatch", file.name)  # an environment may lie in any checkout
+        return git("describe", "--always", "--dirty", "--exclude", "*")
     except (OSError, subprocess.SubprocessError):
         return None
-    return answer.stdout.strip()
 
 
 def _first_equal(parts: list[np.ndarray], part: np.ndarray) -> int:

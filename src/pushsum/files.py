@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +27,26 @@ def appearing(path: Path) -> Iterator[IO[bytes]]:
             os.fsync(folder)  # the new name, too
         finally:
             os.close(folder)
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Hold a lock file; ValueError if another process does. The system frees it with the process.
+
+    Where there is no flock (Windows), nothing is held.
+    """
+    with path.open("ab") as file:
+        if sys.platform != "win32":
+            import fcntl
+
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ValueError(
+                    f"{path.parent}: another process is at work here: wait for its end, or name "
+                    "another directory"
+                ) from None
+        yield
 
 
 def write(path: Path, content: bytes) -> None:

@@ -119,16 +119,19 @@ def build(
     return model
 
 
-def load_pretrained(model: nn.Module, path: Path) -> tuple[str, ...]:
+def load_pretrained(
+    model: nn.Module, path: Path, fresh_last_layer: bool = False
+) -> tuple[str, ...]:
     """Load a safetensors file of torchvision-named weights into `model`; say what stays fresh.
 
-    Everything is loaded, except that a last layer with another number of classes stays as it is:
-    its names are returned. The file may leave out BatchNorm's `num_batches_tracked`, as old
-    torchvision files do. A file that does not fit is refused before anything is written.
+    Everything is loaded, except that a last layer with another number of classes, or any if
+    `fresh_last_layer`, stays as it is: its names are returned. The file may leave out BatchNorm's
+    `num_batches_tracked`, as old torchvision files do. A file that does not fit is refused before
+    anything is written.
     """
     found = _read_safetensors(path)
     state = model.state_dict()
-    fresh = _HEAD_NAMES if _another_number_of_classes(state, found) else ()
+    fresh = _HEAD_NAMES if fresh_last_layer or _another_number_of_classes(state, found) else ()
     for fault, names in _misfits({n: t for n, t in state.items() if n not in fresh}, found, fresh):
         if names:
             raise ValueError(

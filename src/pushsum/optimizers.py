@@ -71,8 +71,8 @@ class Optimizing:
             group["lr"] = rate
         try:
             self.optimizer.step()
-        except RuntimeError as error:
-            raise ValueError(f"algorithm.optimizer: {' '.join(str(error).split())}") from None
+        except Exception as error:  # whatever its options have made it do
+            raise ValueError(f"algorithm.optimizer: {_one_line(error)}") from None
         return self.place - y
 
     def saved(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -114,8 +114,8 @@ def optimizer_rule(
     def make(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         try:
             return found(parameters, lr=lr, **options)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"algorithm.optimizer = {name!r}: {error}") from None
+        except Exception as error:  # whatever the options are
+            raise ValueError(f"algorithm.optimizer = {name!r}: {_one_line(error)}") from None
 
     def init(x0: Tensor) -> Optimizing:
         return Optimizing(make, x0, None if name in ELEMENTWISE else views)
@@ -124,3 +124,7 @@ def optimizer_rule(
         return kept.move(y, g, rate(t)), kept
 
     return Rule(init, move)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

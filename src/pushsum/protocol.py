@@ -56,16 +56,14 @@ def begin(x0: Tensor) -> State:
 
 
 def push_sum(
-    state: State, perturbation: Tensor, t: int, weighting: Weighting, exchange: Exchange
+    state: State, x_half: Tensor, t: int, weighting: Weighting, exchange: Exchange
 ) -> State:
-    """One step of Algorithm 1 with perturbation epsilon^(t-1).
+    """One step of Algorithm 1, after line 2, x^(t-1/2) = x^(t-1) + epsilon^(t-1).
 
-    Line 2      x^(t-1/2) = x^(t-1) + epsilon^(t-1)
     Lines 3-6   weights from the buffers of step t-1, messages, buffers of step t
     Line 7      a^(t) = W^(t) a^(t-1),   x^(t) = W^(t) x^(t-1/2)
     Line 8      y^(t) = x^(t) / a^(t)
     """
-    x_half = state.x + perturbation
     (x, a), memory, weights = exchange.push(t, weighting, (x_half, state.a), state.memory)
     return State(x, a, corrected(x, a), memory, x_half, weights)
 

@@ -17,19 +17,21 @@ import multiprocessing
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from importlib.resources import files
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
-import yaml
 
 from pushsum import training
-from pushsum.config import Config, mapping, parse, set_value
+from pushsum.config import Config, mapping, parse, set_value, yaml_value
+from pushsum.engines.gradients import Strategy
 from pushsum.engines.memory import keep_freed_memory
+from pushsum.engines.world import OneProcess
 from pushsum.experiment import Experiment
 
 Progress = Callable[["Cell", str], None]  #: (cell, 'started' | 'skipped' | 'finished' | reason)
@@ -55,21 +57,18 @@ def recipes() -> list[str]:
 def read(source: str | None, overrides: Sequence[str] = ()) -> list[Cell]:
     """The cells of a recipe (by name or path) with overrides; `key=a,b,c` adds to the grid."""
     content = _content(source)
-    plan = content.pop("sweep", {}) or {}
-    if isinstance(plan, str):
-        plan = _content(plan).get("sweep")
-    if not isinstance(plan, dict) or plan.keys() - {"cells", "grid"}:
-        raise ValueError(f"{source}: the section sweep holds `cells` and `grid` only")
-    grid = dict(plan.get("grid") or {})
-    cells = list(plan.get("cells") or [{}])
+    plan = content.pop("sweep", None) or {}
+    if isinstance(plan, str):  # another recipe's
+        plan = _content(plan).get("sweep") or {}
+    cells, grid = _plan(source, plan)
     for override in overrides:
         key, equals, text = override.partition("=")
         if not equals:
             raise ValueError(f"override {override!r}: write key=value, or key=a,b,c for a grid")
         try:
-            values = [yaml.safe_load(value) for value in alternatives(text)]
-        except yaml.YAMLError as error:
-            raise ValueError(f"override {override!r}: {' '.join(str(error).split())}") from None
+            values = [yaml_value(value) for value in alternatives(text)]
+        except ValueError as error:
+            raise ValueError(f"override {override!r}: {error}") from None
         if any(key in cell for cell in cells):  # what the cells differ in is chosen, not changed
             cells = [cell for cell in cells if cell.get(key) in values]
             if not cells:
@@ -77,6 +76,22 @@ def read(source: str | None, overrides: Sequence[str] = ()) -> list[Cell]:
         else:
             grid[key] = values
     return list(_cells(content, cells, grid))
+
+
+def _plan(source: str | None, plan: Any) -> tuple[list[dict[str, Any]], dict[str, list[Any]]]:
+    """The cells and the grid of a section `sweep`."""
+    if not isinstance(plan, dict) or plan.keys() - {"cells", "grid"}:
+        raise ValueError(f"{source}: the section sweep holds `cells` and `grid` only")
+    cells, grid = plan.get("cells") or [{}], plan.get("grid") or {}
+    if not (isinstance(cells, list) and all(_keyed(cell) for cell in cells)):
+        raise ValueError(f"{source}: sweep.cells is a list such as [{{algorithm.name: SGP}}]")
+    if not (_keyed(grid) and all(isinstance(values, list) for values in grid.values())):
+        raise ValueError(f"{source}: sweep.grid holds a list for every key, such as seed: [0, 1]")
+    return list(cells), dict(grid)
+
+
+def _keyed(section: Any) -> bool:
+    return isinstance(section, dict) and all(isinstance(key, str) for key in section)
 
 
 def _content(source: str | None) -> dict[str, Any]:
@@ -97,7 +112,7 @@ def _cells(
     for cell in cells:
         for values in itertools.product(*grid.values()):
             chosen = {**cell, **dict(zip(grid, values, strict=True))}
-            whole: dict[str, Any] = json.loads(json.dumps(content))
+            whole = deepcopy(content)
             for key, value in chosen.items():
                 set_value(whole, key, value)
             told = [key for key in chosen if key in cell or len(grid[key]) > 1]
@@ -122,9 +137,12 @@ def run(
 
     With `slurm` (parameters of submitit, e.g. slurm_partition) each cell is a job of the cluster,
     at most `jobs` at a time; where there is no Slurm, submitit runs them here.
+
+    `gradients: auto` is measured once for all cells that compute alike, except by Slurm's, whose
+    machines are others: name a strategy there.
     """
     waiting, failed = [], []
-    for cell in cells:
+    for cell in cells if slurm is not None else _settled(cells, into, jobs):
         if _differs(into / cell.name, cell.config):
             progress(
                 cell, "its directory holds a run of another configuration: name another --into"
@@ -213,18 +231,20 @@ def _interruptible() -> Iterator[None]:
 def run_cell(cell: Cell, directory: Path, within: Within = lambda cell, step, steps: None) -> str:
     """Run or go on with one cell: 'finished', or why it is not."""
     try:
-        resume = any((directory / "checkpoints").glob("step-*.json"))
-        if not resume:
-            for leftover in ("meta.json", "records.jsonl", "config.yaml"):
-                (directory / leftover).unlink(missing_ok=True)
         built = Experiment(cell.config)
-        training.run(built, directory, lambda step, record: within(cell, step, built.steps), resume)
+
+        def progress(step: int, record: object) -> None:
+            within(cell, step, built.steps)
+
+        training.run(built, directory, progress, resume=None)
     except training.Stopped as stopped:
         if multiprocessing.parent_process() is None:
             raise
         return str(stopped)
     except (ValueError, OSError, RuntimeError) as error:
         return " ".join(str(error).split())
+    except Exception as error:  # a fault of ours, or of what the user plugged in: one cell's
+        return " ".join(f"{type(error).__name__}: {error}".split())
     return "finished"
 
 
@@ -248,13 +268,54 @@ def _on_slurm(
             yield cell, " ".join(str(error).split())[:200]
 
 
+def _settled(cells: Sequence[Cell], into: Path, jobs: int) -> Iterator[Cell]:
+    """The cells with their strategies chosen: strategies differ in rounding, cells should not."""
+    known: dict[str, Strategy | Literal["auto"]] = {}
+    stored = [_stored(into / cell.name) for cell in cells]
+    for cell, before in zip(cells, stored, strict=True):
+        if before is not None:
+            known.setdefault(_alike(cell.config), before.gradients)
+    for cell, before in zip(cells, stored, strict=True):
+        if cell.config.gradients != "auto":
+            yield cell
+            continue
+        alike = _alike(cell.config)
+        if before is None and alike not in known:
+            known[alike] = _measured(cell.config, jobs)
+        strategy = known[alike] if before is None else before.gradients
+        yield Cell(cell.name, cell.config.model_copy(update={"gradients": strategy}))
+
+
+def _alike(config: Config) -> str:
+    """What the time of a gradient depends on."""
+    c = config.model_dump(mode="json")
+    uneven = config.split.kind in ("dirichlet", "quantity")  # batches may differ in size
+    parts = [c["model"], c["batch"], c["data"], c["split"], c["device"], config.topology.nodes]
+    return json.dumps([*parts, config.seed if uneven else None])
+
+
+def _measured(config: Config, jobs: int) -> Strategy | Literal["auto"]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads if jobs == 1 else 1)
+    try:
+        return training.measured(Experiment(config), OneProcess(config.topology.nodes))
+    except (ValueError, OSError, RuntimeError):
+        return "auto"  # the cell itself will say what is wrong
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _stored(directory: Path) -> Config | None:
+    """The configuration with which a cell has begun."""
+    try:
+        return parse(mapping(directory / "config.yaml"))
+    except (OSError, ValueError):
+        return None
+
+
 def _differs(directory: Path, config: Config) -> bool:
     """Whether a cell that has begun did so with another configuration."""
-    try:
-        before = parse(mapping(directory / "config.yaml"))
-    except (OSError, ValueError):
-        return False
-    return before != config
+    return _stored(directory) not in (None, config)
 
 
 def _finished(directory: Path) -> bool:
@@ -265,18 +326,22 @@ def _finished(directory: Path) -> bool:
 
 
 def alternatives(text: str) -> list[str]:
-    """`a,b,c` -> the three; a list in brackets and `moreau:k=0.1,v=0.1` are one value."""
-    if text.startswith(("[", "{")):
-        return [text]
-    parts: list[str] = []
-    for part in text.split(","):
-        if parts and ":" in parts[-1] and "=" in part and ":" not in part:
-            parts[-1] += f",{part}"
+    """`a,b,c` -> the three; a list in brackets and `moreau:k=0.1,v=0.1` are one value.
+
+    >>> alternatives("[8,4],[16]"), alternatives("lazy:c=1,moreau:k=1,v=0.1")
+    (['[8,4]', '[16]'], ['lazy:c=1', 'moreau:k=1,v=0.1'])
+    """
+    parts, depth = [""], 0
+    for piece in text.split(","):
+        goes_on = ":" in parts[-1] and "=" in piece and ":" not in piece
+        if depth > 0 or goes_on:
+            parts[-1] += f",{piece}"
         else:
-            parts.append(part)
-    return parts
+            parts.append(piece)
+        depth += sum((c in "[{") - (c in "]}") for c in piece)
+    return parts[1:]
 
 
 def _word(value: Any) -> str:
-    text = json.dumps(value) if isinstance(value, list | dict) else str(value)
+    text = json.dumps(value, default=str) if isinstance(value, list | dict) else str(value)
     return "".join(c if c.isalnum() or c in ".=-+," else "-" for c in text)

@@ -81,9 +81,10 @@ def catalogue(root: Path | None = None) -> list[Entry]:
 def load(name: str, root: Path | None = None) -> Dataset:
     """A data set by its name in the `catalogue`, or your own from an .npz file.
 
-    Your file holds x_train, y_train, x_test and y_test. Labels are integers from 0. Samples are
-    floats of any shape, used as they are, or uint8 images: (m, c, h, w), (m, h, w), or
-    (m, h, w, c) if c, the last axis, is 1, 3 or 4 and the second axis is none of these.
+    Your file holds x_train, y_train, x_test and y_test. Labels are the integers from 0 to the
+    number of classes less one, and each occurs. Samples are floats of any shape, used as they are,
+    or uint8 images, (m, h, w) or (m, c, h, w). Of either, four axes whose last is 1, 3 or 4, and
+    whose second is not, are images (m, h, w, c).
 
     >>> digits = load("digits")
     >>> digits.train_x.shape, digits.test_x.shape, digits.classes
@@ -282,24 +283,28 @@ def _own(path: Path) -> Dataset:
             f"{path}: x_train ({train.dtype}, {train.shape[1:]}) and x_test "
             f"({test.dtype}, {test.shape[1:]}) must hold samples of one type and shape"
         )
-    return _dataset(path.stem, parts, int(max(parts["train_y"].max(), parts["test_y"].max())) + 1)
+    labels = sorted({label for part in ("train", "test") for label in parts[f"{part}_y"].tolist()})
+    if len(labels) != labels[-1] + 1:
+        raise ValueError(
+            f"{path}: there are {len(labels)} labels, up to {labels[-1]}: number them 0 to "
+            f"{len(labels) - 1}, e.g. by numpy.searchsorted(numpy.unique(y_train), y)"
+        )
+    return _dataset(path.stem, parts, len(labels))
 
 
 def _samples(path: Path, name: str, x: np.ndarray) -> np.ndarray:
+    if x.ndim == 4 and x.shape[3] in (1, 3, 4) and x.shape[1] not in (1, 3, 4):
+        x = np.moveaxis(x, 3, 1)
     if x.dtype.kind == "f" and x.ndim > 1 and x.size:
         with np.errstate(over="ignore"):
-            x = x.astype(np.float32)
+            x = x.astype(np.float32, order="C")
         if not (finite := np.isfinite(x).reshape(len(x), -1).all(axis=1)).all():
             raise ValueError(
                 f"{path}: {name}[{finite.argmin()}] is not finite, or too large for float32"
             )
         return x
     if x.dtype == np.uint8 and x.ndim in (3, 4) and x.size:
-        if x.ndim == 3:
-            x = x[:, None]
-        elif x.shape[3] in (1, 3, 4) and x.shape[1] not in (1, 3, 4):
-            x = np.moveaxis(x, 3, 1)
-        return np.ascontiguousarray(x)
+        return np.ascontiguousarray(x[:, None] if x.ndim == 3 else x)
     raise ValueError(
         f"{path}: {name} is {x.dtype} of shape {x.shape}: samples are uint8 images "
         "(m, c, h, w) or floats (m, ...), at least one: write x.astype('float32')"

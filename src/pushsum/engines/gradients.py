@@ -14,19 +14,23 @@ the time (many small nodes), vmap has it only once.
 """
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from time import perf_counter
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
+from pushsum.engines.world import Abandoned
+
 Strategy = Literal["loop", "threads", "vmap"]
 Loss = Callable[[Tensor, Tensor], Tensor]  #: (outputs, targets) -> mean loss of the batch
+Stopping = Callable[[], bool]  #: whether to give up what takes long
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,10 @@ class Batch(NamedTuple):
 
 
 class Gradients(Protocol):
-    """(y (n, d), batch) -> gradients (n, d), losses (n,); the nodes' buffers change in place."""
+    """(y (n, d), batch) -> gradients (n, d), losses (n,); the nodes' buffers change in place.
+
+    Raises `Abandoned`, with the buffers as they were, once it is told to stop.
+    """
 
     def __call__(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]: ...
 
@@ -91,14 +98,24 @@ def stacked_buffers(model: nn.Module, n: int) -> dict[str, Tensor]:
 
 
 def gradients(
-    strategy: Strategy, model: nn.Module, loss: Loss, buffers: dict[str, Tensor]
+    strategy: Strategy,
+    model: nn.Module,
+    loss: Loss,
+    buffers: dict[str, Tensor],
+    stopping: Stopping = lambda: False,
 ) -> Gradients:
-    """The gradient function of a strategy. `model` is copied; `buffers` are updated in place."""
-    makers: dict[str, Callable[[nn.Module, Loss, dict[str, Tensor]], Gradients]]
-    makers = {"loop": _Loop, "threads": _Threads, "vmap": _Vmap}
-    if strategy not in makers:
-        raise ValueError(f"strategy = {strategy!r}: choose from {', '.join(makers)}")
-    return makers[strategy](model, loss, buffers)
+    """The gradient function of a strategy. `model` is copied; `buffers` are updated in place.
+
+    loop and threads ask `stopping` between two nodes; vmap has only one pass.
+    """
+    match strategy:
+        case "loop":
+            return _Loop(model, loss, buffers, stopping)
+        case "threads":
+            return _Threads(model, loss, buffers, stopping)
+        case "vmap":
+            return _Vmap(model, loss, buffers)
+    raise ValueError(f"strategy = {strategy!r}: choose from {', '.join(get_args(Strategy))}")
 
 
 def candidates(model: nn.Module, n: int, batch: Batch, device: torch.device) -> list[Strategy]:
@@ -114,15 +131,22 @@ def candidates(model: nn.Module, n: int, batch: Batch, device: torch.device) -> 
 
 
 def fastest(
-    model: nn.Module, loss: Loss, y: Tensor, batch: Batch, rounds: int = 3
+    model: nn.Module,
+    loss: Loss,
+    y: Tensor,
+    batch: Batch,
+    rounds: int = 3,
+    stopping: Stopping = lambda: False,
 ) -> tuple[Strategy, dict[Strategy, float]]:
     """Measure the strategies on one batch: the fastest, and the seconds of each."""
     seconds: dict[Strategy, float] = {}
     for strategy in candidates(model, len(y), batch, y.device):
-        compute = gradients(strategy, model, loss, stacked_buffers(model, len(y)))
+        compute = gradients(strategy, model, loss, stacked_buffers(model, len(y)), stopping)
         times = []
         try:
             for _ in range(rounds):
+                if stopping():
+                    raise Abandoned
                 start = perf_counter()
                 compute(y, batch)
                 times.append(perf_counter() - start)
@@ -144,6 +168,7 @@ class _Worker:
         self.layout = Layout.of(self.model)
         named = dict(self.model.named_parameters())
         self.parameters = [named[name] for name in self.layout.names]
+        self.nothing = torch.empty(0, dtype=self.parameters[0].dtype)
         self.homes = [
             (self.model.get_submodule(path), leaf, name)
             for name in buffers
@@ -164,38 +189,65 @@ class _Worker:
             setattr(module, leaf, self.buffers[name][node])
         loss = self.loss(self.model(x), target)
         loss.backward()
+        for p in self.parameters:  # else all of y and g would live on until the next step
+            p.data, p.grad = self.nothing, None
         return loss.detach()
 
 
+@contextmanager
+def _unchanged_if_abandoned(buffers: dict[str, Tensor]) -> Iterator[None]:
+    before = {name: value.clone() for name, value in buffers.items()}
+    try:
+        yield
+    except Abandoned:
+        for name, value in before.items():
+            buffers[name].copy_(value)
+        raise
+
+
 class _Loop:
-    def __init__(self, model: nn.Module, loss: Loss, buffers: dict[str, Tensor]) -> None:
-        self.worker = _Worker(model, loss, buffers)
+    def __init__(
+        self, model: nn.Module, loss: Loss, buffers: dict[str, Tensor], stopping: Stopping
+    ) -> None:
+        self.worker, self.stopping = _Worker(model, loss, buffers), stopping
 
     def __call__(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         g = torch.zeros_like(y)
-        nodes = enumerate(zip(batch.inputs, batch.targets, strict=True))
-        losses = [self.worker.compute(node, y, g, x, target) for node, (x, target) in nodes]
+        losses = []
+        with _unchanged_if_abandoned(self.worker.buffers):
+            for node, (x, target) in enumerate(zip(batch.inputs, batch.targets, strict=True)):
+                if node > 0 and self.stopping():
+                    raise Abandoned
+                losses.append(self.worker.compute(node, y, g, x, target))
         return g, torch.stack(losses)
 
 
 class _Threads:
     """As many workers as there are threads; worker k takes nodes k, k + workers, ..."""
 
-    def __init__(self, model: nn.Module, loss: Loss, buffers: dict[str, Tensor]) -> None:
+    def __init__(
+        self, model: nn.Module, loss: Loss, buffers: dict[str, Tensor], stopping: Stopping
+    ) -> None:
         count = torch.get_num_threads()
         self.workers = [_Worker(model, loss, buffers) for _ in range(count)]
         self.pool = ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,))
+        self.stopping = stopping
 
     def __call__(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         g = torch.zeros_like(y)
         losses = torch.zeros(len(y), dtype=y.dtype)
 
-        def work(first: int) -> None:
+        def work(first: int) -> bool:
             for node in range(first, len(y), len(self.workers)):
+                if node > first and self.stopping():
+                    return False
                 x, target = batch.inputs[node], batch.targets[node]
                 losses[node] = self.workers[first].compute(node, y, g, x, target)
+            return True
 
-        list(self.pool.map(work, range(len(self.workers))))
+        with _unchanged_if_abandoned(self.workers[0].buffers):
+            if not all(list(self.pool.map(work, range(len(self.workers))))):  # once all have ended
+                raise Abandoned
         return g, losses
 
 

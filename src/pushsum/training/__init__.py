@@ -3,8 +3,17 @@
 A run directory holds `config.yaml` (resolved), `meta.json`, `records.jsonl` and `checkpoints/`.
 """
 
-from pushsum.training.loop import Progress, Stopped, newest_checkpoint, run
+from pushsum.training.loop import Progress, Stopped, measured, newest_checkpoint, run
 from pushsum.training.memory import arrays
 from pushsum.training.records import Diverged, last_record
 
-__all__ = ["Diverged", "Progress", "Stopped", "arrays", "last_record", "newest_checkpoint", "run"]
+__all__ = [
+    "Diverged",
+    "Progress",
+    "Stopped",
+    "arrays",
+    "last_record",
+    "measured",
+    "newest_checkpoint",
+    "run",
+]

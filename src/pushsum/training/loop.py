@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -11,9 +12,10 @@ import yaml
 from torch import Tensor
 
 from pushsum import checkpoint, files
+from pushsum.config import Config
 from pushsum.engines.gradients import Gradients, Strategy, fastest, gradients, stacked_buffers
 from pushsum.engines.world import Abandoned, Kept, OneProcess, World
-from pushsum.experiment import Experiment
+from pushsum.experiment import Experiment, environment
 from pushsum.training import saving
 from pushsum.training.progressing import Progressing
 from pushsum.training.records import Diverged, last_record, record
@@ -29,7 +31,7 @@ def run(
     experiment: Experiment,
     directory: Path,
     progress: Progress = lambda step, line: None,
-    resume: bool = False,
+    resume: bool | None = False,
     from_step: int | None = None,
     world: World | None = None,
 ) -> dict[str, Any]:
@@ -37,28 +39,66 @@ def run(
 
     Args:
         experiment: what to run.
-        directory: where its files are.
+        directory: where its files are; no other process may be at work there.
         progress: called after every step.
-        resume: go on with the run in the directory.
+        resume: go on with the run in the directory; None: if it has a checkpoint.
         from_step: from this checkpoint, not from the newest.
         world: where the nodes live; None: all in this process.
     """
-    with world or OneProcess(experiment.n) as here:
-        if resume:
-            meta = here.once(lambda: _reopened_meta(directory))
+    with ExitStack() as held:
+        here = held.enter_context(world or OneProcess(experiment.n))
+        if here.once(lambda: _claimed(directory, resume, held)):
+            meta = here.once(lambda: _stored_meta(directory, experiment))
             now = saving.reopen(directory, here, experiment, from_step)
-            here.once(lambda: saving.drop_records_after(directory / "records.jsonl", now.step))
+            meta |= {"finished": False, "steps": experiment.steps}
+            meta["resumed"] = [*meta.get("resumed", ()), {"step": now.step} | environment()]
         else:
             now = _begun(experiment, here)
-            meta = here.once(lambda: _opened(experiment, here, directory, now))
-        return _go_on(experiment, here, directory, meta, now, progress)
+            meta = here.once(lambda: experiment.meta() | {"engine": here.name})
+        try:
+            here.once(lambda: _write_about(directory, now.config, meta))
+            return _go_on(experiment, here, directory, meta, now, progress)
+        except OSError as error:
+            saved = newest_checkpoint(directory, here)
+            kept = "nothing is saved yet" if saved is None else f"step {saved} is saved and intact"
+            raise OSError(
+                f"cannot write to {directory} ({error.strerror or error}): {kept}; make room, "
+                f"then {'start again' if saved is None else 'go on with --resume'}"
+            ) from None
+
+
+def _claimed(directory: Path, resume: bool | None, held: ExitStack) -> bool:
+    """Whether to go on with the run in the directory, which is this process's until it ends."""
+    there = any((directory / name).exists() for name in ("meta.json", "records.jsonl"))
+    if resume and not there:
+        raise ValueError(f"{directory} holds no run to resume")
+    directory.mkdir(parents=True, exist_ok=True)
+    held.enter_context(files.alone(directory / ".lock"))
+    if resume is None:
+        resume = bool(checkpoint.generations(directory / "checkpoints"))
+        if not resume:  # what a run left that never saved
+            for name in ("meta.json", "records.jsonl"):
+                (directory / name).unlink(missing_ok=True)
+    elif there and not resume:
+        raise ValueError(
+            f"{directory} holds a run already: go on with --resume, or name another directory"
+        )
+    return resume
 
 
 def _begun(experiment: Experiment, world: World) -> Progressing:
     """Before step 1."""
+    config = experiment.config
+    if config.gradients == "auto":
+        try:
+            strategy = world.once(lambda: measured(experiment, world))
+        except Abandoned:
+            raise Stopped("stopped before step 1; nothing is saved, so start again") from None
+        config = config.model_copy(update={"gradients": strategy})
     phases = ["gradients", "evaluation", "total", *world.exchange(experiment.graphs, 0).seconds]
     x0 = experiment.start()[list(world.nodes)]
     return Progressing(
+        config,
         0,
         experiment.algorithm.init(x0),
         stacked_buffers(experiment.model, len(world.nodes)),
@@ -71,36 +111,38 @@ def _begun(experiment: Experiment, world: World) -> Progressing:
     )
 
 
-def _opened(
-    experiment: Experiment, world: World, directory: Path, now: Progressing
-) -> dict[str, Any]:
-    """A new run's directory and its meta data."""
-    records = directory / "records.jsonl"
-    if records.exists() or (directory / "meta.json").exists():
+def measured(experiment: Experiment, world: World) -> Strategy:
+    """The fastest way to compute the gradients of the nodes that live here."""
+    y, batch = experiment.start()[list(world.nodes)], experiment.batch(1, world.nodes)
+    stopping = lambda: world.stopping
+    return fastest(experiment.model, F.cross_entropy, y, batch, stopping=stopping)[0]
+
+
+def _stored_meta(directory: Path, experiment: Experiment) -> dict[str, Any]:
+    path = directory / "meta.json"
+    try:
+        meta = json.loads(path.read_text())
+        before = meta["data_sha256"]
+    except (OSError, ValueError, TypeError, KeyError) as error:
         raise ValueError(
-            f"{directory} holds a run already: go on with --resume, or name another directory"
+            f"{path} is damaged ({type(error).__name__}: {error}): put the right one back, or "
+            "start another run"
+        ) from None
+    if before != experiment.data_sha256():
+        raise ValueError(
+            f"{experiment.config.data.name} has changed since the run began: put the file back, "
+            "or start another run"
         )
-    directory.mkdir(parents=True, exist_ok=True)
-    meta = experiment.meta() | {"engine": world.name}
-    strategy = experiment.config.gradients
-    if strategy == "auto":
-        y, batch = now.state.network.y, experiment.batch(1, world.nodes)
-        strategy, _ = fastest(experiment.model, F.cross_entropy, y, batch)
-    meta["strategy"] = strategy
-    text = yaml.safe_dump(experiment.config.model_dump(mode="json"), sort_keys=False)
+    found: dict[str, Any] = meta
+    return found
+
+
+def _write_about(directory: Path, config: Config, meta: dict[str, Any]) -> None:
+    """The files that say what a run is."""
+    text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
     files.write(directory / "config.yaml", text.encode())
     _write_meta(directory, meta)
-    records.touch()
-    return meta
-
-
-def _reopened_meta(directory: Path) -> dict[str, Any]:
-    if not (directory / "meta.json").exists():
-        raise ValueError(f"{directory} holds no run to resume")
-    meta: dict[str, Any] = json.loads((directory / "meta.json").read_text())
-    meta["finished"] = False
-    _write_meta(directory, meta)
-    return meta
+    (directory / "records.jsonl").touch()
 
 
 def _write_meta(directory: Path, meta: dict[str, Any]) -> None:
@@ -115,9 +157,11 @@ def _go_on(
     now: Progressing,
     progress: Progress,
 ) -> dict[str, Any]:
-    c, algorithm = experiment.config, experiment.algorithm
-    strategy: Strategy = meta["strategy"]
-    compute = gradients(strategy, experiment.model, F.cross_entropy, now.buffers)
+    c, algorithm = now.config, experiment.algorithm
+    assert c.gradients != "auto"
+    compute = gradients(
+        c.gradients, experiment.model, F.cross_entropy, now.buffers, lambda: world.stopping
+    )
     exchange = world.exchange(experiment.graphs, experiment.began(now.step))
     interval = c.evaluation.every * experiment.steps_per_epoch
     saving_interval = c.checkpoint * experiment.steps_per_epoch
@@ -150,7 +194,10 @@ def _go_on(
             raise Stopped(f"saved step {t}; go on with --resume")
         if ends:
             break
-        _one_step(experiment, world, now, t + 1, compute, exchange)
+        try:
+            _one_step(experiment, world, now, t + 1, compute, exchange)
+        except Abandoned:
+            continue  # nothing has changed: save, and stop
         if experiment.began(now.step) == now.step:
             now.state = algorithm.init(now.state.network.y)
             exchange = world.exchange(experiment.graphs, now.step)

@@ -5,12 +5,14 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from pushsum import algorithms
+from pushsum.config import Config
 
 
 @dataclass
 class Progressing:
     """What this process has of a run; all that a checkpoint holds."""
 
+    config: Config  #: with the strategy that was chosen
     step: int
     state: algorithms.State
     buffers: dict[str, Tensor]

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from pushsum import algorithms, protocol
+from pushsum.engines.arithmetic import BLOCK
 from pushsum.engines.simulator import Iterate
 from pushsum.engines.world import Abandoned, World
 from pushsum.experiment import Experiment
@@ -105,7 +106,6 @@ def _line(
             f"the average model diverged at step {step}: its test loss is not finite; try a "
             "smaller algorithm.lr (the last checkpoint is kept)"
         )
-    average, centre = x.double().mean(0), y.double().mean(0)
     local = step - experiment.began(step)
     state = algorithms.State(protocol.State(x, whole.a, y, None, x, weights), None)
     small = experiment.n <= SMALL and len(weights) > 0
@@ -118,10 +118,7 @@ def _line(
         "train_loss": float(np.mean(whole.losses)) if whole.losses else None,
         "test": test,
         "nodes": _spread(whole.own) if len(whole.own) else None,
-        "consensus": {
-            "theorem": float((y.double() - average).abs().sum(1).max()),
-            "mean_square": float((y.double() - centre).square().sum(1).mean()),
-        },
+        "consensus": _consensus(x, y),
         "a": {"min": float(whole.a.min()), "max": float(whole.a.max())},
         "smallest_weight": float(weights.min()) if len(weights) else None,
         "seconds": whole.seconds,
@@ -131,6 +128,21 @@ def _line(
     }
     finite: dict[str, Any] = _finite(line)
     return finite
+
+
+def _consensus(x: Tensor, y: Tensor) -> dict[str, float]:
+    """max_i ||y_i - mean of x||_1, and the mean over i of ||y_i - mean of y||^2; in float64.
+
+    Some columns at a time, so that no array of the size of x is made.
+    """
+    width = max(1, BLOCK // len(x))
+    l1, square = torch.zeros(2, len(x), dtype=torch.float64, device=x.device)
+    for first in range(0, x.shape[1], width):
+        some = y[:, first : first + width].double()
+        average = x[:, first : first + width].double().mean(0)
+        l1 += (some - average).abs().sum(1)
+        square += (some - some.mean(0)).square().sum(1)
+    return {"theorem": float(l1.max()), "mean_square": float(square.mean())}
 
 
 def _spread(own: Tensor) -> dict[str, dict[str, float]]:
@@ -165,6 +177,9 @@ def _finite(value: Any) -> Any:
 
 def last_record(directory: Path) -> dict[str, Any]:
     """The last whole line of a run's records."""
-    lines = (directory / "records.jsonl").read_text().splitlines()
+    path = directory / "records.jsonl"
+    lines = path.read_text().splitlines()
+    if not lines:
+        raise ValueError(f"{path} holds no records")
     answer: dict[str, Any] = json.loads(lines[-1])
     return answer

@@ -7,9 +7,12 @@ from typing import Any
 from torch import Tensor
 
 from pushsum import algorithms, checkpoint, files, protocol
+from pushsum.config import Config, flat
 from pushsum.engines.world import World
 from pushsum.experiment import Experiment
 from pushsum.training.progressing import Progressing
+
+LENGTH = ("epochs", "steps")  #: what may change when a run goes on
 
 
 def place(directory: Path, world: World) -> Path:
@@ -34,7 +37,7 @@ def save(directory: Path, world: World, experiment: Experiment, now: Progressing
         "seconds": now.seconds,
         "modelled": now.modelled,
         "losses": now.losses,
-        "recorded": now.recorded,
+        "config": now.config.model_dump(mode="json"),
     }
     checkpoint.save(place(directory, world), now.step, tensors, about)
 
@@ -42,12 +45,37 @@ def save(directory: Path, world: World, experiment: Experiment, now: Progressing
 def reopen(
     directory: Path, world: World, experiment: Experiment, from_step: int | None
 ) -> Progressing:
-    """The run as its newest checkpoint, or that of a step, has it; later records are dropped."""
+    """The run as its newest checkpoint, or that of a step, has it; later records are dropped.
+
+    What has a record is read from the records: a record may be newer than the checkpoint.
+    """
     mine = place(directory, world)
     if from_step is None:
         from_step = _newest_of_all(mine, world)
     step, tensors, notes = checkpoint.load(mine, from_step)
+    try:
+        now = _restored_run(world, experiment, step, tensors, notes)
+    except KeyError as error:
+        raise ValueError(
+            f"{mine}: the checkpoint of step {step} lacks {error}: it is of another version of "
+            "pushsum; go on with that one"
+        ) from None
     checkpoint.drop_after(mine, step)
+    kept = world.once(lambda: drop_records_after(directory / "records.jsonl", step))
+    now.recorded = -1 if kept is None else kept
+    if now.recorded == step:
+        now.losses.clear()
+    return now
+
+
+def _restored_run(
+    world: World,
+    experiment: Experiment,
+    step: int,
+    tensors: dict[str, Tensor],
+    notes: dict[str, Any],
+) -> Progressing:
+    config = _continued(experiment, step, notes["config"])
     tensors = {name: value.to(experiment.device) for name, value in tensors.items()}
     x, a = tensors["x"], tensors["a"]
     exchange = _exchange(world, experiment, step)
@@ -57,6 +85,7 @@ def reopen(
     pattern = experiment.algorithm.init(x).local
     local = _restored(pattern, _section(tensors, "local."), notes["local"])
     return Progressing(
+        config,
         step,
         algorithms.State(network, local),
         _section(tensors, "buffers."),
@@ -64,8 +93,27 @@ def reopen(
         notes["seconds"],
         notes["modelled"],
         notes["losses"],
-        notes["recorded"],
     )
+
+
+def _continued(experiment: Experiment, step: int, before: dict[str, Any]) -> Config:
+    """The configuration to go on with: that of the checkpoint, perhaps for longer."""
+    config = experiment.config
+    if config.gradients == "auto":  # as it was measured when the run began
+        config = config.model_copy(update={"gradients": before["gradients"]})
+    was, wanted = flat(before), flat(config.model_dump(mode="json"))
+    for key in was | wanted:
+        if key not in LENGTH and was.get(key) != wanted.get(key):
+            raise ValueError(
+                f"{key} = {wanted.get(key)}, but the run began with {was.get(key)}: set it back "
+                f"(only {' and '.join(LENGTH)} may change), or start another run"
+            )
+    if experiment.steps < step:
+        raise ValueError(
+            f"the run has taken {step} steps already, and is to have {experiment.steps}: raise "
+            f"{' or '.join(LENGTH)}, or resume from an older checkpoint with --from-step"
+        )
+    return config
 
 
 def _newest_of_all(mine: Path, world: World) -> int | None:
@@ -80,16 +128,22 @@ def _newest_of_all(mine: Path, world: World) -> int | None:
     return None
 
 
-def drop_records_after(path: Path, step: int) -> None:
-    """Records of steps that will be taken again."""
-    kept = []
-    for line in path.read_text().splitlines():
+def drop_records_after(path: Path, step: int) -> int | None:
+    """Drop the records of steps that will be taken again; the step of the last that is kept."""
+    kept, last = [], None
+    lines = path.read_text().splitlines()
+    for number, line in enumerate(lines, 1):
         try:
-            if json.loads(line)["step"] <= step:
-                kept.append(line + "\n")
-        except ValueError:
-            break  # a line that a crash cut short
+            own = json.loads(line)["step"]
+        except (ValueError, TypeError, KeyError):
+            if number == len(lines):
+                break  # a crash cut it short
+            raise ValueError(f"{path}: line {number} is not a record: mend or remove it") from None
+        if own <= step:
+            kept.append(line + "\n")
+            last = own
     files.write(path, "".join(kept).encode())
+    return last
 
 
 def _exchange(world: World, experiment: Experiment, step: int) -> Any:
