@@ -254,12 +254,12 @@ print(planned, (memory("VmHWM") - before) / (4 * built.n * built.layout.d))
 @pytest.mark.parametrize(
     ("overrides", "count"),
     [
-        (["algorithm.name=SGP"], 8),
-        (["algorithm.name=SGAP"], 8),
-        (["algorithm.name=MSGAP"], 10),
-        (["algorithm.name=MSGAP", "topology.name=random"], 17),
+        (["algorithm.name=SGP"], 7),
+        (["algorithm.name=SGAP"], 7),
+        (["algorithm.name=MSGAP"], 9),
+        (["algorithm.name=MSGAP", "topology.name=random"], 16),
         (["algorithm.name=S-ADDOPT"], 12),
-        (["algorithm.name=SGP", "algorithm.optimizer=Adam"], 12),
+        (["algorithm.name=SGP", "algorithm.optimizer=Adam"], 11),
         (["algorithm.name=AllReduce"], 7),
     ],
     ids=str,

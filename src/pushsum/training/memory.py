@@ -13,8 +13,9 @@ def arrays(experiment: Experiment) -> int:
     """How many (n, d) arrays there are at once, at the end of a step, when there are most.
 
     Before it: x, y and what was pushed, as many steps back as weights look (the last step's at
-    least). In it: the gradients, the perturbation, and the new pushed, x and y. And what the rule
-    keeps (momentum, trackers, an optimizer's state), twice unless it changes in place.
+    least). In it: the gradients, and the new pushed, x and y; S-ADDOPT moves after the exchange
+    and has one more. And what the rule keeps (momentum, trackers, an optimizer's state), twice
+    unless it changes in place.
     """
     algorithm = experiment.algorithm
     d = experiment.layout.d
@@ -25,4 +26,4 @@ def arrays(experiment: Experiment) -> int:
     if algorithm.collective:  # nothing is pushed
         return round(2 + 3 + kept)
     depth = Network(experiment.graphs).depth(algorithm.weighting)
-    return round(2 + max(1, depth) + 5 + kept)
+    return round(2 + max(1, depth) + 3 + algorithm.vectors + kept)
