@@ -327,7 +327,7 @@ def described() -> Iterator[tuple[str, str, str]]:
             text = yaml.safe_dump(TypeAdapter(Any).dump_python(default, mode="json"))
             choices = " | ".join(_choices(field.annotation))
             meaning = "; ".join(words for words in (choices, field.description) if words)
-            yield key, text.splitlines()[0], meaning
+            yield key, text.splitlines()[0], " ".join(meaning.split())
 
 
 def _fields(section: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
