@@ -36,8 +36,8 @@ def train_counting(rank, directory, overrides):
     made = []
     original = Processes.exchange
 
-    def exchange(self, graphs, start):
-        made.append(original(self, graphs, start))
+    def exchange(self, graphs, start, wire):
+        made.append(original(self, graphs, start, wire))
         return made[-1]
 
     Processes.exchange = exchange
@@ -71,7 +71,7 @@ def assert_close(mine, theirs, where="record"):
 CASES = {
     "SGAP": ["algorithm.name=SGAP", "topology.name=exponential"],
     "MSGAP": ["topology.name=random", "algorithm.weighting=scale-free-moreau"],
-    "S-ADDOPT": ["algorithm.name=S-ADDOPT"],
+    "S-ADDOPT": ["algorithm.name=S-ADDOPT", "link.wire=bfloat16"],
     "AllReduce": ["algorithm.name=AllReduce", "algorithm.momentum=0.5"],
     "Adam": ["algorithm.optimizer=Adam", "algorithm.lr=0.005", "topology.name=divide"],
     "BatchNorm": ["model.name=resnet-small", "model.hidden=null", "model.width=2", "steps=6"],

@@ -196,8 +196,10 @@ class Evaluation(_Section):
 
 
 class Link(_Section):
-    """The network whose time is modelled."""
+    """The network between the nodes; its time is modelled."""
 
+    wire: Literal["float32", "bfloat16", "float16"] | None = None
+    """the dtype that parameters travel in; null: their own"""
     gigabits: Positive = 1.0
     """per second and channel"""
     latency: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0

@@ -138,8 +138,15 @@ class Experiment:
     @property
     def vector_bytes(self) -> int:
         """What a sender's d-vectors amount to."""
-        itemsize = next(self.model.parameters()).element_size()
-        return self.algorithm.vectors * self.layout.d * itemsize
+        kind = self.wire or next(self.model.parameters()).dtype
+        return self.algorithm.vectors * self.layout.d * kind.itemsize
+
+    @property
+    def wire(self) -> torch.dtype | None:
+        """The dtype that parameters travel in; None: their own."""
+        name = self.config.link.wire
+        kind: torch.dtype | None = None if name is None else getattr(torch, name)
+        return kind
 
     @property
     def channel_bytes(self) -> float:

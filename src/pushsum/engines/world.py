@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import Any, Protocol, TypeVar
 
+import torch
 from torch import Tensor
 
 from pushsum.engines.simulator import Network
@@ -49,7 +50,7 @@ class World(Protocol):
 
     def __exit__(self, *problem: Any) -> None: ...
 
-    def exchange(self, topology: Topology, start: int) -> Kept:
+    def exchange(self, topology: Topology, start: int, wire: torch.dtype | None) -> Kept:
         """The exchange of a sequence of graphs that begins after step `start`."""
         ...
 
@@ -106,8 +107,8 @@ class OneProcess:
             raise KeyboardInterrupt
         self.stopping = True
 
-    def exchange(self, topology: Topology, start: int) -> Kept:
-        return Network(topology, start)
+    def exchange(self, topology: Topology, start: int, wire: torch.dtype | None) -> Kept:
+        return Network(topology, start, wire)
 
     def once(self, action: Callable[[], Answer]) -> Answer:
         return action()

@@ -95,7 +95,7 @@ def _begun(experiment: Experiment, world: World) -> Progressing:
         except Abandoned:
             raise Stopped("stopped before step 1; nothing is saved, so start again") from None
         config = config.model_copy(update={"gradients": strategy})
-    phases = ["gradients", "evaluation", "total", *world.exchange(experiment.graphs, 0).seconds]
+    phases = ["gradients", "evaluation", "total", *saving.exchange(world, experiment, 0).seconds]
     x0 = experiment.start()[list(world.nodes)]
     return Progressing(
         config,
@@ -162,7 +162,7 @@ def _go_on(
     compute = gradients(
         c.gradients, experiment.model, F.cross_entropy, now.buffers, lambda: world.stopping
     )
-    exchange = world.exchange(experiment.graphs, experiment.began(now.step))
+    exchange = saving.exchange(world, experiment, now.step)
     interval = c.evaluation.every * experiment.steps_per_epoch
     saving_interval = c.checkpoint * experiment.steps_per_epoch
     last_saved = -1 if now.step == 0 else now.step
@@ -200,7 +200,7 @@ def _go_on(
             continue  # nothing has changed: save, and stop
         if experiment.began(now.step) == now.step:
             now.state = algorithm.init(now.state.network.y)
-            exchange = world.exchange(experiment.graphs, now.step)
+            exchange = saving.exchange(world, experiment, now.step)
         progress(now.step, None)
     meta["finished"] = True
     world.once(lambda: _write_meta(directory, meta))

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pushsum import algorithms, checkpoint, files, protocol
 from pushsum.config import Config, flat
-from pushsum.engines.world import World
+from pushsum.engines.world import Kept, World
 from pushsum.experiment import Experiment
 from pushsum.training.progressing import Progressing
 
@@ -26,7 +26,7 @@ def place(directory: Path, world: World) -> Path:
 def save(directory: Path, world: World, experiment: Experiment, now: Progressing) -> None:
     """Write a generation."""
     network, local = now.state
-    memory, steps = _exchange(world, experiment, now.step).saved(network.memory)
+    memory, steps = exchange(world, experiment, now.step).saved(network.memory)
     kept, notes = flattened(local)
     tensors = {"x": network.x, "a": network.a, "weights": network.weights}
     tensors |= _under("memory", memory) | _under("buffers", now.buffers) | _under("local", kept)
@@ -78,8 +78,8 @@ def _restored_run(
     config = _continued(experiment, step, notes["config"])
     tensors = {name: value.to(experiment.device) for name, value in tensors.items()}
     x, a = tensors["x"], tensors["a"]
-    exchange = _exchange(world, experiment, step)
-    memory = exchange.restored(_section(tensors, "memory."), notes["memory"])
+    channel = exchange(world, experiment, step)
+    memory = channel.restored(_section(tensors, "memory."), notes["memory"])
     y = protocol.corrected(x, a)
     network = protocol.State(x, a, y, memory, x, tensors["weights"].cpu())
     pattern = experiment.algorithm.init(x).local
@@ -146,8 +146,9 @@ def drop_records_after(path: Path, step: int) -> int | None:
     return last
 
 
-def _exchange(world: World, experiment: Experiment, step: int) -> Any:
-    return world.exchange(experiment.graphs, experiment.began(step))
+def exchange(world: World, experiment: Experiment, step: int) -> Kept:
+    """The exchange that step t goes on with."""
+    return world.exchange(experiment.graphs, experiment.began(step), experiment.wire)
 
 
 def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

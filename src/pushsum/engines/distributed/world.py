@@ -83,8 +83,8 @@ class Processes:
         self._bell.close()
         self.peers.leave(self._begun)
 
-    def exchange(self, topology: Topology, start: int) -> Kept:
-        return Exchange(self.peers, topology, start=start)
+    def exchange(self, topology: Topology, start: int, wire: torch.dtype | None) -> Kept:
+        return Exchange(self.peers, topology, wire, start)
 
     # ----------------------------------------------------------------- one for all
 
