@@ -341,7 +341,7 @@ def sweep(
         list[str] | None,
         typer.Argument(
             metavar="[RECIPE] [KEY=VALUE,VALUE ...]",
-            help="A recipe (digits, table1-small, table1-published, table1-corrected) or a file, "
+            help="A recipe (digits, table1-small, table1-published, table1-corrected, wallclock) or a file, "
             "then a grid.",
         ),
     ] = None,
