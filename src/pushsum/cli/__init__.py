@@ -16,7 +16,8 @@ from pushsum.cli.common import fail
 from pushsum.cli.data import app as data
 from pushsum.cli.demo import demo
 from pushsum.cli.report import report
-from pushsum.cli.run import run, sweep
+from pushsum.cli.run import run
+from pushsum.cli.sweep import sweep
 from pushsum.cli.topology import topology
 
 app = typer.Typer(

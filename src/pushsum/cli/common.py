@@ -11,8 +11,12 @@ from typing import TYPE_CHECKING, NoReturn
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from rich.console import RenderableType
     from rich.progress import Progress
+
+    from pushsum.config import Config
 
 EVERY = 30.0  #: seconds between two lines about progress, where there is no terminal
 
@@ -99,5 +103,18 @@ def warn(message: str) -> None:
 
 def fail(message: str) -> NoReturn:
     """One line on standard error, exit code 2."""
-    print(f"pushsum: {' '.join(message.split())}", file=sys.stderr)
+    complain(message)
     sys.exit(2)
+
+
+def complain(text: str) -> None:
+    """One line on standard error."""
+    print(f"pushsum: {' '.join(text.split())}", file=sys.stderr, flush=True)
+
+
+def warn_of(settings: Iterable[Config]) -> None:
+    """What is odd about configurations, once each."""
+    from pushsum.config import warnings
+
+    for text in dict.fromkeys(text for c in settings for text in warnings(c)):
+        warn(text)

@@ -84,7 +84,7 @@ def demo(
 def _train(into: Path, epochs: int, seed: int) -> list[dict[str, Any]]:
     """The recipe `digits`: accuracy and loss of every cell."""
     from pushsum import report, sweep
-    from pushsum.cli.run import run_cells
+    from pushsum.cli.sweep import run_cells
     from pushsum.engines.memory import keep_freed_memory
     from pushsum.training import last_record
 

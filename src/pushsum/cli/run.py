@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from pushsum.cli.common import Pace, integer, number, progress_bar, say, show, warn
+from pushsum.cli.common import Pace, complain, integer, number, progress_bar, say, show, warn_of
 from pushsum.names import unknown
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from rich.progress import TaskID
 
     from pushsum.config import Config
     from pushsum.engines.world import World
     from pushsum.experiment import Experiment
-    from pushsum.sweep import Cell
 
 ENGINES = ("simulator", "distributed")
 MOST_LABELS = 20  #: that get a column each
@@ -119,7 +117,7 @@ def run(
     settings = config.read(path, overrides)
     built = experiment.Experiment(settings)
     if dry_run:
-        _warn_of([settings])
+        warn_of([settings])
         show(_plan(built))
         return
     assert into is not None
@@ -159,6 +157,7 @@ def _as_node(settings: Config, task: Task) -> None:
     from pushsum.experiment import Experiment
 
     peers: Peers | None = None
+    world: Processes | None = None
     try:
         built = Experiment(settings)
         peers = Peers(task.timeout)
@@ -176,9 +175,10 @@ def _as_node(settings: Config, task: Task) -> None:
     except typer.Exit as end:
         code = end.exit_code
     except PeerLost as problem:
-        saved = training.newest_checkpoint(task.into, world)
-        _complain(
-            f"node {world.nodes[0]}: {problem}; last checkpoint: "
+        assert peers is not None
+        saved = training.newest_checkpoint(task.into, world) if world is not None else None
+        complain(
+            f"node {peers.rank}: {problem}; last checkpoint: "
             f"{'none' if saved is None else f'step {saved}'}; go on with: pushsum run "
             f"--engine distributed --resume --into {task.into}"
         )
@@ -186,16 +186,12 @@ def _as_node(settings: Config, task: Task) -> None:
     except Failed:
         code = 2  # node 0 has said why
     except (ValueError, OSError) as problem:
-        _complain(
+        complain(
             f"{problem}" if peers is None or peers.rank == 0 else f"node {peers.rank}: {problem}"
         )
         code = 2
     sys.stdout.flush()
     os._exit(code)  # threads of a broken process group would keep the process
-
-
-def _complain(text: str) -> None:
-    print(f"pushsum: {' '.join(text.split())}", file=sys.stderr, flush=True)
 
 
 def _nothing(record: dict[str, Any]) -> None:
@@ -239,7 +235,7 @@ def _train(built: Experiment, task: Task, world: World) -> None:
     chief = world.nodes[0] == 0
     write = _tensorboard(task.into) if task.tensorboard and chief else _nothing
     if chief:
-        _warn_of([built.config])
+        warn_of([built.config])
     with progress_bar(hidden=not chief) as bar:
         shown = bar.add_task("training", total=built.steps)
         pace = Pace(bar, "step")
@@ -258,18 +254,11 @@ def _train(built: Experiment, task: Task, world: World) -> None:
         except training.Stopped as stopped:
             bar.stop()
             if chief:
-                _complain(str(stopped))
+                complain(str(stopped))
             raise typer.Exit(130) from None
     if chief:
         test = record["test"]
         typer.echo(f"{task.into}: accuracy {100 * test['accuracy']:.2f} %, loss {test['loss']:.4f}")
-
-
-def _warn_of(settings: Iterable[Config]) -> None:
-    from pushsum.config import warnings
-
-    for text in dict.fromkeys(text for c in settings for text in warnings(c)):
-        warn(text)
 
 
 def _summary(built: Experiment, record: dict[str, Any]) -> str:
@@ -331,115 +320,6 @@ def _split_table(histogram: list[list[int]]) -> RenderableType:
         sums = [sum(counts[label] for label in some) for some in ranges]
         table.add_row(str(node), *(str(c) if c else "·" for c in sums), str(sum(counts)))
     return table
-
-
-# --------------------------------------------------------------------------- sweep
-
-
-def sweep(
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[RECIPE] [KEY=VALUE,VALUE ...]",
-            help="A recipe (digits, table1-small, table1-published, table1-corrected, wallclock) "
-            "or a file, then a grid.",
-        ),
-    ] = None,
-    into: Annotated[
-        Path | None, typer.Option(help="A directory; each cell gets one below it.")
-    ] = None,
-    jobs: Annotated[
-        int, typer.Option(help="Cells at the same time.", parser=integer, metavar="N")
-    ] = 1,
-    slurm: Annotated[
-        str | None,
-        typer.Option(
-            help="Submit each cell to Slurm with these parameters of submitit, e.g. "
-            "slurm_partition=gpu,timeout_min=600.",
-            metavar="KEY=VALUE,...",
-        ),
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the cells only.")] = False,
-) -> None:
-    """A grid of runs: KEY=A,B,C tries every value. Finished cells are skipped on a rerun."""
-    if jobs < 1:
-        raise ValueError(f"--jobs {jobs}: at least one is needed")
-    if into is None and not dry_run:
-        raise ValueError("name the sweep's directory: --into runs/NAME")
-    from pushsum import sweep as sweeps
-    from pushsum.engines.memory import keep_freed_memory
-
-    words = words or []
-    source = words.pop(0) if words and "=" not in words[0] else None
-    cells = sweeps.read(source, words)
-    if dry_run:
-        for cell in cells:
-            typer.echo(cell.name)
-        typer.echo(f"{len(cells)} cells")
-        return
-    assert into is not None
-    _warn_of(cell.config for cell in cells)
-    keep_freed_memory()
-    failed = run_cells(cells, into, jobs, slurm=_parameters(slurm))
-    typer.echo(f"{len(cells) - len(failed)} of {len(cells)} cells are finished: {into}")
-    if failed:
-        raise ValueError(f"not finished: {', '.join(failed)}")
-
-
-def run_cells(
-    cells: list[Cell],
-    into: Path,
-    jobs: int,
-    quiet: bool = False,
-    slurm: dict[str, Any] | None = None,
-) -> list[str]:
-    """Run a sweep with a progress bar; the names of the cells that failed.
-
-    Without a terminal there are lines instead, unless `quiet`.
-    """
-    from pushsum import sweep as sweeps
-    from pushsum.training import Stopped
-
-    with progress_bar() as bar:
-        task = bar.add_task("sweep", total=len(cells))
-        inner: TaskID | None = None
-        paces: dict[str, Pace] = {}
-
-        def progress(cell: Cell, what: str) -> None:
-            if what == "started":
-                return
-            bar.advance(task)
-            plain = not (bar.console.is_terminal or quiet)
-            if plain or what not in ("finished", "skipped"):
-                say(bar, f"{cell.name}: {what}")
-
-        def within(cell: Cell, step: int, steps: int) -> None:
-            nonlocal inner
-            if inner is None:
-                inner = bar.add_task("")
-            bar.update(inner, description=cell.name, completed=step, total=steps)
-            if not quiet:
-                paces.setdefault(cell.name, Pace(bar, f"{cell.name}: step"))(step, steps)
-
-        try:
-            return sweeps.run(cells, into, jobs, progress, slurm, within)
-        except (Stopped, KeyboardInterrupt):
-            bar.stop()
-            print("pushsum: stopped; the same command goes on", file=sys.stderr)
-            raise typer.Exit(130) from None
-
-
-def _parameters(text: str | None) -> dict[str, Any] | None:
-    """`a=1,b=x` -> {'a': 1, 'b': 'x'}."""
-    if text is None:
-        return None
-    import yaml
-
-    pairs = [part.partition("=") for part in text.split(",") if part]
-    wrong = [key for key, equals, _ in pairs if not equals or not key]
-    if wrong:
-        raise ValueError(f"--slurm {text!r}: write KEY=VALUE,KEY=VALUE")
-    return {key: yaml.safe_load(value) for key, _, value in pairs}
 
 
 def _split(words: list[str] | None) -> tuple[Path | None, list[str]]:
