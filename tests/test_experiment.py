@@ -269,7 +269,7 @@ def test_the_memory_of_the_dry_run_is_what_the_steps_take(overrides, count):
     answer = subprocess.run(command, capture_output=True, text=True, check=True)
     planned, measured = map(float, answer.stdout.split())
     assert planned == count
-    assert measured == pytest.approx(count, rel=0.1)
+    assert measured == pytest.approx(count, abs=1)  # the allocator may hold one more for a while
 
 
 # --------------------------------------------------------------------------- samples

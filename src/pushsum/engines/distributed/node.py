@@ -175,8 +175,9 @@ class PushSum:
         return self._step
 
     def _take_up(self, p: Tensor, row: Tensor) -> None:
-        a = self._a.to(row)[0]
-        row.add_(torch.addcdiv(p.detach(), row, a, value=-1))
+        row.add_(
+            p.detach() - row / self.a
+        )  # as `_show` has it: in half precision it must be the same
 
     def _finish(self, step: Step) -> None:
         hidden = len(self._parameters)

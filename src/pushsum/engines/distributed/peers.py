@@ -89,7 +89,8 @@ class Peers:
     def _facts_of(self, node: int) -> bytes:
         deadline = monotonic() + self.timeout
         while not self._store.check([f"facts/{node}"]):
-            if self._store.check([f"left/{node}"]):
+            # it may have given its facts and left since the line above
+            if self._store.check([f"left/{node}"]) and not self._store.check([f"facts/{node}"]):
                 raise PeerLost(f"node {node} left before the first step: its own error says why")
             if monotonic() > deadline:
                 raise PeerLost(f"node {node} did not come within {self.timeout:g} s")
