@@ -155,12 +155,14 @@ def _print_ratios(found: Measured) -> None:
         bound = max(compute, found.typical(name, "bytes") / found.link)
         ratios = [step / bound for step in found.by_round(name, "step")]
         shown = [f"{value:.2f}" for value in (median(ratios), min(ratios), max(ratios))]
-        table.add_row(f"{name} / max(compute, bytes / bandwidth)", *shown, "at most 1.10", "")
+        table.add_row(f"{name} / bound", *shown, "at most 1.10", "")
     Console().print(table)
     print(
-        f"compute: {compute:.3f} s, all ranks at once and no exchange; bandwidth: "
-        f"{8e-6 * found.link:.0f} Mbit/s over one link, {8e-6 * found.links:.0f} over each when "
-        "all are busy."
+        "bound: max(compute, bytes / bandwidth).\n"
+        f"compute: {compute:.3f} s, all ranks at once and no exchange. bandwidth: "
+        f"{8e-6 * found.link:.0f} Mbit/s over one link;\n"
+        f"{8e-6 * found.links:.0f} over each when all are busy. The ranks' own messages share "
+        "their links by reno, evenly."
     )
 
 
