@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 INTERFACE = "wire"  #: what the one link of a rank is called in its namespace
 #: How the messages on a link share it, whatever this machine's own choice is. Every kernel has it,
-#: and the shares are even; under BBR ten messages at once got 0.88 of a link, and unevenly.
+#: and the shares are even; under BBR ten messages at once got 0.7 to 0.95 of a link, by chance.
 CONGESTION_CONTROL = "reno"
 
 

@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     if obstacle is None:
         with namespaces.linked(RANKS, options.gbit) as seats:
             found = Measured(namespaces.run_ranks(seats, command))
-        where = f"links of {options.gbit:g} Gbit/s"
+        where = f"links of {options.gbit:g} Gbit/s ({namespaces.CONGESTION_CONTROL})"
     else:
         print(f"wallclock: on loopback, without links of a given speed ({obstacle})")
         found = Measured(namespaces.run_ranks(namespaces.on_loopback(RANKS), command))
@@ -141,7 +141,7 @@ def _seconds(value: float) -> str:
 
 def _print_ratios(found: Measured) -> None:
     table = Table(title="Ratios of step times", title_justify="left")
-    for heading in ("", "median of rounds", "from", "to", "goal", "paper"):
+    for heading in ("", "median", "from", "to", "goal", "paper"):
         table.add_column(heading, justify="left" if heading == "" else "right")
     for end in ("", " +"):
         for name, other in (("SGAP", "SGP"), ("MSGAP", "MSGP")):
@@ -155,12 +155,13 @@ def _print_ratios(found: Measured) -> None:
         bound = max(compute, found.typical(name, "bytes") / found.link)
         ratios = [step / bound for step in found.by_round(name, "step")]
         shown = [f"{value:.2f}" for value in (median(ratios), min(ratios), max(ratios))]
-        table.add_row(f"{name} / max(compute, bytes / bandwidth)", *shown, "at most 1.10", "")
+        table.add_row(f"{name} / bound", *shown, "at most 1.10", "")
     Console().print(table)
     print(
-        f"compute: {compute:.3f} s, all ranks at once and no exchange; bandwidth: "
-        f"{8e-6 * found.link:.0f} Mbit/s over one link, {8e-6 * found.links:.0f} over each when "
-        "all are busy."
+        "bound: max(compute, bytes / bandwidth).\n"
+        f"compute: {compute:.3f} s, all ranks at once and no exchange. bandwidth: "
+        f"{8e-6 * found.link:.0f} Mbit/s over one link;\n"
+        f"{8e-6 * found.links:.0f} over each when all are busy."
     )
 
 
@@ -185,7 +186,7 @@ def _against_decent_dp(python: str, rounds: int) -> None:
     found = Measured(namespaces.run_ranks(namespaces.on_loopback(RANKS), command))
     _print_table(found, f"ResNet-18, batch 1, {RANKS} ranks on {os.cpu_count()} cores, loopback")
     table = Table(title="Ratios of step times", title_justify="left")
-    for heading in ("", "median of rounds", "from", "to", "goal", "paper"):
+    for heading in ("", "median", "from", "to", "goal", "paper"):
         table.add_column(heading, justify="left" if heading == "" else "right")
     for graph in ("ring", "complete"):
         for end in ("", " +"):
