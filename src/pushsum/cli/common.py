@@ -108,8 +108,9 @@ def fail(message: str) -> NoReturn:
 
 
 def complain(text: str) -> None:
-    """One line on standard error."""
-    print(f"pushsum: {' '.join(text.split())}", file=sys.stderr, flush=True)
+    """One line on standard error, whole: other processes may write there at the same time."""
+    sys.stderr.write(f"pushsum: {' '.join(text.split())}\n")
+    sys.stderr.flush()
 
 
 def warn_of(settings: Iterable[Config]) -> None:
