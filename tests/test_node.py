@@ -366,6 +366,7 @@ def interrupted(rank, overlap, wire):
 def test_a_saved_state_goes_on_bit_for_bit(overlap, wire):
     for rank, (whole, resumed, refusal) in enumerate(on_ranks(2, interrupted, overlap, wire)):
         assert whole[3]["t"] == 8
+        assert whole[3].pop("facts") == resumed[3].pop("facts")
         torch.testing.assert_close(whole, resumed, rtol=0, atol=0)
         assert refusal == (
             f"the state is that of node {1 - rank} of 2, this is node {rank} of 2: "
@@ -561,3 +562,56 @@ def test_optimizers_that_cannot_be_followed_are_refused():
         ps.PushSum(model, "SGD")
     with pytest.raises(ValueError, match="LBFGS moves all parameters at once"):
         ps.PushSum(model, torch.optim.LBFGS(model.parameters()), overlap=True)
+
+
+# --------------------------------------------------------------------------- one node alone
+
+
+def test_a_scaler_under_overlap_is_refused():
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    with ps.PushSum(model, optimizer, overlap=True):
+        scaler.scale(model(batch(0, 1)[0]).sum()).backward()
+        with pytest.raises(RuntimeError, match=r"a GradScaler\), after they were used"):
+            scaler.step(optimizer)
+
+
+def test_overlap_leaves_the_gradients_of_another_optimizer():
+    model = network()
+    first, *others = model.children()
+    mine = torch.optim.SGD(nn.ModuleList(others).parameters(), lr=0.1)
+    another = torch.optim.SGD(first.parameters(), lr=0.1)
+    before = first.weight.detach().clone()
+    with ps.PushSum(model, mine, overlap=True):
+        model(batch(0, 1)[0]).square().sum().backward()
+        slope = first.weight.grad.clone()
+        mine.step()
+        another.step()
+    torch.testing.assert_close(first.weight.detach(), before - 0.1 * slope)
+
+
+def test_a_state_is_of_the_same_things_and_between_steps():
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with ps.PushSum(model, optimizer, overlap=True) as node:
+        state = node.state_dict()
+        model(batch(0, 1)[0]).sum().backward()
+        with pytest.raises(RuntimeError, match="step 1 is under way"):
+            node.state_dict()
+    with (
+        ps.PushSum(network(), None, wire=torch.bfloat16) as other,
+        pytest.raises(ValueError, match=r"wire is torch.bfloat16 here, but None in the state"),
+    ):
+        other.load_state_dict(state)
+
+
+def test_half_precision_keeps_its_mass():
+    """x must not move where the optimizer did not, whatever a is."""
+    model = nn.Linear(300, 10).bfloat16()
+    with ps.PushSum(model, None) as node:
+        node._a.fill_(0.7)
+        node._show()
+        before = node._x.clone()
+        node._take_up(model.weight, node._rows[0])
+        assert torch.equal(node._x, before)

@@ -28,7 +28,7 @@ from pydantic.fields import FieldInfo
 from pushsum import topology
 from pushsum.batchnorm import BatchNormPolicy
 from pushsum.engines.gradients import Strategy
-from pushsum.names import nearest
+from pushsum.names import nearest, one_line
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -284,7 +284,7 @@ def yaml_value(text: str) -> Any:
     try:
         return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError) as error:  # ValueError: a date such as 2020-99-99
-        raise ValueError(_one_line(error)) from None
+        raise ValueError(one_line(error)) from None
     except RecursionError:
         raise ValueError("its brackets are too deep") from None
 
@@ -363,19 +363,6 @@ def _override(content: dict[Any, Any], override: str) -> None:
     set_value(content, key, value)
 
 
-def flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as dotted keys.
-
-    >>> flat({"seed": 1, "model": {"name": "mlp"}})
-    {'seed': 1, 'model.name': 'mlp'}
-    """
-    found: dict[str, Any] = {}
-    for key, value in content.items():
-        inner = isinstance(value, Mapping) and value
-        found |= flat(value, f"{prefix}{key}.") if inner else {f"{prefix}{key}": value}
-    return found
-
-
 def set_value(content: dict[Any, Any], key: str, value: Any) -> None:
     """Set a dotted key of a nested mapping."""
     *path, leaf = key.split(".")
@@ -405,7 +392,3 @@ def _is_choice(part: object) -> bool:
 
 
 _TYPES = ("int", "float", "str", "bool", "constrained-int", "is-instance[Path]", "path")
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

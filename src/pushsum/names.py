@@ -1,7 +1,8 @@
-"""What to say of a name that is not known."""
+"""Names as messages show them: dotted, in one line, and what to say of one that is not known."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from typing import Any
 
 
 def nearest(name: str, choices: Iterable[str]) -> str | None:
@@ -28,3 +29,21 @@ def unknown(kind: str, name: object, choices: Iterable[str]) -> str:
     close = nearest(name, choices) if isinstance(name, str) else None
     hint = f" (did you mean {close}?)" if close else ""
     return f"unknown {kind} {name!r}{hint}: choose from {', '.join(choices)}"
+
+
+def flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as dotted keys.
+
+    >>> flat({"seed": 1, "model": {"name": "mlp"}})
+    {'seed': 1, 'model.name': 'mlp'}
+    """
+    found: dict[str, Any] = {}
+    for key, value in content.items():
+        inner = isinstance(value, Mapping) and value
+        found |= flat(value, f"{prefix}{key}.") if inner else {f"{prefix}{key}": value}
+    return found
+
+
+def one_line(error: Exception) -> str:
+    """What an error says, without its line breaks."""
+    return " ".join(str(error).split()) or type(error).__name__

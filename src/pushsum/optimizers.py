@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pushsum.algorithms import Rule
+from pushsum.names import one_line
 
 #: They treat every number by itself, so that one (n, d) tensor stands for all nodes at once.
 ELEMENTWISE = frozenset(
@@ -72,7 +73,7 @@ class Optimizing:
         try:
             self.optimizer.step()
         except Exception as error:  # whatever its options have made it do
-            raise ValueError(f"algorithm.optimizer: {_one_line(error)}") from None
+            raise ValueError(f"algorithm.optimizer: {one_line(error)}") from None
         return self.place - y
 
     def saved(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -115,7 +116,7 @@ def optimizer_rule(
         try:
             return found(parameters, lr=lr, **options)
         except Exception as error:  # whatever the options are
-            raise ValueError(f"algorithm.optimizer = {name!r}: {_one_line(error)}") from None
+            raise ValueError(f"algorithm.optimizer = {name!r}: {one_line(error)}") from None
 
     def init(x0: Tensor) -> Optimizing:
         return Optimizing(make, x0, None if name in ELEMENTWISE else views)
@@ -124,7 +125,3 @@ def optimizer_rule(
         return kept.move(y, g, rate(t)), kept
 
     return Rule(init, move)
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

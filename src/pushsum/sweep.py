@@ -33,6 +33,7 @@ from pushsum.engines.gradients import Strategy
 from pushsum.engines.memory import keep_freed_memory
 from pushsum.engines.world import OneProcess
 from pushsum.experiment import Experiment
+from pushsum.names import one_line
 
 Progress = Callable[["Cell", str], None]  #: (cell, 'started' | 'skipped' | 'finished' | reason)
 Within = Callable[["Cell", int, int], None]  #: (cell, step, steps)
@@ -242,7 +243,7 @@ def run_cell(cell: Cell, directory: Path, within: Within = lambda cell, step, st
             raise
         return str(stopped)
     except (ValueError, OSError, RuntimeError) as error:
-        return " ".join(str(error).split())
+        return one_line(error)
     except Exception as error:  # a fault of ours, or of what the user plugged in: one cell's
         return " ".join(f"{type(error).__name__}: {error}".split())
     return "finished"
@@ -265,7 +266,7 @@ def _on_slurm(
         try:
             yield cell, job.result()
         except submitit.core.utils.UncompletedJobError as error:
-            yield cell, " ".join(str(error).split())[:200]
+            yield cell, one_line(error)[:200]
 
 
 def _settled(cells: Sequence[Cell], into: Path, jobs: int) -> Iterator[Cell]:

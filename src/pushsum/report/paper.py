@@ -6,7 +6,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from pushsum.report.runs import ADAPTIVE, HOW, Run, flat
+from pushsum.names import flat
+from pushsum.report.runs import ADAPTIVE, HOW, Run
 
 _CELL = ("model.name", "data.name", "algorithm.name", "topology.name")
 _NO_MATTER = (  # to what Table 1 shows; or compared in words of their own
@@ -93,7 +94,7 @@ def _published() -> dict[tuple[Any, ...], dict[str, Any]]:
     from pushsum import sweep  # torch: only when there is something to compare
 
     configs = (cell.config.model_dump(mode="json") for cell in sweep.read("table1-published"))
-    resolved = [dict(flat(config)) for config in configs]
+    resolved = [flat(config) for config in configs]
     return {_cell(config): config for config in resolved}
 
 
@@ -102,4 +103,4 @@ def _usual() -> dict[str, Any]:
     """What a key that a run does not mention stands for."""
     from pushsum.config import Config
 
-    return dict(flat(Config().model_dump(mode="json")))
+    return flat(Config().model_dump(mode="json"))

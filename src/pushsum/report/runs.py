@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from pushsum.names import flat, one_line
+
 CONFIG, META, RECORDS = "config.yaml", "meta.json", "records.jsonl"
 LARGEST = 1e300  #: beyond it, a number counts as none: means and squares of it would overflow
 HOW = ("gradients", "device", "checkpoint", "data.root", "evaluation.nodes")  #: not what is run
@@ -122,7 +124,7 @@ def find(directory: Path) -> Found:
         try:
             found.runs.append(_read(path))
         except (ValueError, OSError, RecursionError) as error:
-            found.skipped.append(Skipped(path, " ".join(str(error).split())))
+            found.skipped.append(Skipped(path, one_line(error)))
     if not found.runs:
         why = "; ".join(f"{path.name}: {reason}" for path, reason in found.skipped[:3])
         more = f" and {len(found.skipped) - 3} more" if len(found.skipped) > 3 else ""
@@ -154,7 +156,7 @@ def _read(path: Path) -> Run:
         raise ValueError(f"{META} is not JSON") from None
     if not isinstance(config, dict) or not isinstance(meta, dict):
         raise ValueError(f"{CONFIG} and {META} should each be a mapping")
-    settings = dict(flat(config))
+    settings = flat(config)
     for key in ("algorithm.name", "topology.name", "model.name", "data.name"):
         if not isinstance(settings.get(key), str):
             raise ValueError(f"{CONFIG} has no {key}")
@@ -166,15 +168,6 @@ def _read(path: Path) -> Run:
     if not records:
         raise ValueError("nothing has been recorded yet")
     return Run(path, settings, meta, records)
-
-
-def flat(section: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Nested sections as dotted keys."""
-    for key, value in section.items():
-        if isinstance(value, dict) and value:
-            yield from flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def _records(content: bytes) -> tuple[Record, ...]:

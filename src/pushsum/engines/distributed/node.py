@@ -91,7 +91,8 @@ class PushSum:
             self.topology = _as_topology(topology, self._peers.n)
             self.weighting = _as_weighting(weighting)
             self._exchange = Exchange(self._peers, self.topology, wire)
-            self._peers.agree(self._facts(first.dtype, wire))
+            self._facts = self._things_in_common(first.dtype, wire)
+            self._peers.agree(self._facts)
         except BaseException:
             self._peers.leave(0)  # the others need not wait
             raise
@@ -114,7 +115,7 @@ class PushSum:
                 self._hooks += self._early.hooks
             self._hooks.append(optimizer.register_step_post_hook(lambda *_: self.push()))
 
-    def _facts(self, dtype: torch.dtype, wire: torch.dtype | None) -> dict[str, Any]:
+    def _things_in_common(self, dtype: torch.dtype, wire: torch.dtype | None) -> dict[str, Any]:
         """What all nodes must have in common, or messages would not fit."""
         shapes = zip(self.layout.names, self.layout.shapes, strict=True)
         steps = range(1, (self.topology.cycle or 64) + 1)
@@ -128,7 +129,7 @@ class PushSum:
             "topology": f"{self.topology.name} {graphs.hexdigest()[:12]}",
             "weighting": self.weighting.name,
             "pushsum": __version__,
-            "torch": torch.__version__,
+            "torch": str(torch.__version__),
         }
 
     # ----------------------------------------------------------------- one step
@@ -175,9 +176,8 @@ class PushSum:
         return self._step
 
     def _take_up(self, p: Tensor, row: Tensor) -> None:
-        row.add_(
-            p.detach() - row / self.a
-        )  # as `_show` has it: in half precision it must be the same
+        """Line 2. y is computed as `_show` does it: in half precision any other way loses mass."""
+        row.add_(p.detach() - row / self.a)
 
     def _finish(self, step: Step) -> None:
         hidden = len(self._parameters)
@@ -221,9 +221,11 @@ class PushSum:
 
     def state_dict(self) -> dict[str, Any]:
         """This node's part of a checkpoint, besides the model's and the optimizer's own."""
+        self._refuse_within_a_step()
         tensors, notes = self._exchange.saved(self._memory)
         return {
             "node": [self.rank, self.n],
+            "facts": self._facts,
             "t": self.t,
             "a": self._a.clone(),
             "x": self._x.clone(),
@@ -239,15 +241,23 @@ class PushSum:
                 f"the state is that of node {rank} of {n}, this is node {self.rank} of {self.n}: "
                 "every node saves and loads a file of its own"
             )
-        if state["x"].shape != self._x.shape:
-            raise ValueError(
-                f"the state is of {len(state['x'])} parameters, the model has {len(self._x)}"
-            )
+        self._refuse_within_a_step()
+        for name, here in self._facts.items():
+            saved = state["facts"].get(name)
+            if saved != here and name not in ("pushsum", "torch"):
+                raise ValueError(f"{name} is {here} here, but {saved} in the state")
         self.t, self._a = state["t"], state["a"].clone()
         self._x.copy_(state["x"])
         heard = {j: x.to(self._x.device) for j, x in state["heard"].items()}
         self._memory = self._exchange.restored(heard, state["notes"])
         self._show()
+
+    def _refuse_within_a_step(self) -> None:
+        if self._step is not None:
+            raise RuntimeError(
+                f"step {self.t + 1} is under way (or was broken off): save and load between "
+                "optimizer.step() and backward()"
+            )
 
     # ----------------------------------------------------------------- the end
 
@@ -278,7 +288,8 @@ class _Early:
         self._move = _mover(optimizer)
         self._places: dict[Tensor, int] = {p: k for k, p in enumerate(node._parameters)}
         self._ready: set[Tensor] = set()  # gradients that are there
-        self._moved: dict[Tensor, tuple[Tensor | None, int]] = {}  # with the gradient it had
+        self._moved: dict[Tensor, Tensor | None] = {}  # with some of the gradient it had
+        self._own = {p for group in optimizer.param_groups for p in group["params"]}
         self._unsent: list[slice] = []
         self._next = 0  # parameters from here on have their gradients
         self.hooks: list[Any] = [
@@ -318,30 +329,38 @@ class _Early:
         self._move(fresh)
         for p in fresh:
             self.node._take_up(p, self.node._rows[self._places[p]])
-            self._moved[p] = p.grad, 0 if p.grad is None else p.grad._version
+            self._moved[p] = _sample(p)
 
     @torch.no_grad()
     def _before_step(self, _: Optimizer, given: tuple[Any, ...], named: dict[str, Any]) -> None:
         """What no gradient came for; the optimizer itself then finds nothing to do."""
         if any(callable(value) for value in (*given[1:], *named.values())):
             raise RuntimeError("overlap: step(closure) runs backward too late; call step()")
-        if any(
-            p.grad is not g or (g is not None and g._version != version)
-            for p, (g, version) in self._moved.items()
-        ):
+        if any(_differ(before, _sample(p)) for p, before in self._moved.items()):
             raise RuntimeError(
-                "overlap: gradients were changed between backward() and step(), after they were "
-                "used; scale the loss instead, or write overlap=False"
+                "overlap: gradients were changed between backward() and step() (clipping, a "
+                "GradScaler), after they were used: write overlap=False"
             )
         step = self.node._step or self._begin()
         self._ready |= self._places.keys()
         self._take_up()
         while self._unsent:
             step.send(self._unsent.pop())
-        for p in self._places:
+        for p in self._own & self._places.keys():  # another optimizer may wait for its own
             p.grad = None
         self._ready.clear()
         self._moved.clear()
+
+
+def _sample(p: Tensor) -> Tensor | None:
+    """A few numbers of a gradient: a GradScaler changes it without a trace in its version."""
+    return None if p.grad is None else p.grad.reshape(-1)[:: max(1, p.numel() // 8)].clone()
+
+
+def _differ(one: Tensor | None, other: Tensor | None) -> bool:
+    if one is None or other is None:
+        return one is not other
+    return not torch.equal(one, other)
 
 
 def _mover(optimizer: Optimizer) -> Callable[[set[Tensor]], None]:

@@ -9,7 +9,7 @@ gone from those that only wait for it.
 import json
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
 from itertools import count, zip_longest
@@ -21,6 +21,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
+
+from pushsum.names import flat
 
 BEAT = 0.5  #: seconds between two counts
 _numbers = count()  # every process makes its peers in the same order
@@ -74,7 +76,7 @@ class Peers:
         """Refuse, at every node, unless all were given the same facts; then open the channels."""
         if self.n == 1:
             return
-        self._store.set(f"facts/{self.rank}", json.dumps(dict(_dotted(facts))))
+        self._store.set(f"facts/{self.rank}", json.dumps(flat(facts)))
         first, *others = (json.loads(self._facts_of(node)) for node in range(self.n))
         for node, other in enumerate(others, 1):
             for name in first | other:
@@ -205,15 +207,6 @@ class Peers:
             dist.destroy_process_group(self.group)  # those who still wait for this node notice
         if self._ours:
             dist.destroy_process_group()
-
-
-def _dotted(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Nested facts as one flat list of names."""
-    for name, value in facts.items():
-        if isinstance(value, Mapping):
-            yield from _dotted(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value
 
 
 def _first_difference(one: Any, other: Any) -> tuple[Any, Any]:
