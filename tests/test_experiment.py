@@ -239,10 +239,13 @@ built = Experiment(config.read(None, words))  # arrays of 36 MB, which are freed
 compute = gradients("loop", built.model, cross_entropy, stacked_buffers(built.model, built.n))
 state = [built.start()]
 compute(state[0][:1], built.batch(1, [0]))
-planned = training.arrays(built)  # and torch has imported what it imports late
+planned = training.arrays(built)
+gradient = lambda y, t: compute(y, built.batch(t, range(built.n)))[0]
+for _ in iterate(built.algorithm, built.graphs, gradient, state[0].clone(), 2):
+    pass  # torch imports some things late, and so on: that is not the algorithm's
+del _
 Path("/proc/self/clear_refs").write_text("5")
 before = memory("VmRSS") - 4 * state[0].numel()
-gradient = lambda y, t: compute(y, built.batch(t, range(built.n)))[0]
 for _ in iterate(built.algorithm, built.graphs, gradient, state.pop(), 12):
     pass
 print(planned, (memory("VmHWM") - before) / (4 * built.n * built.layout.d))
@@ -269,7 +272,7 @@ def test_the_memory_of_the_dry_run_is_what_the_steps_take(overrides, count):
     answer = subprocess.run(command, capture_output=True, text=True, check=True)
     planned, measured = map(float, answer.stdout.split())
     assert planned == count
-    assert measured == pytest.approx(count, abs=1)  # the allocator may hold one more for a while
+    assert measured == pytest.approx(count, rel=0.1)
 
 
 # --------------------------------------------------------------------------- samples

@@ -19,6 +19,7 @@ from torch import Tensor
 from pushsum import files
 
 KEPT = 2  #: generations
+ENGINE = " --engine distributed"
 
 _KINDS = {
     torch.float64: "F64",
@@ -116,8 +117,11 @@ def load(directory: Path, step: int | None = None) -> Checkpoint:
         return Checkpoint(step, load_file(path), about["notes"])
     except (ValueError, OSError, SafetensorError) as error:
         older = [s for s in found if s < step]
-        run = directory.parent if directory.name == "checkpoints" else directory.parent.parent
-        command = f"pushsum run --resume --from-step {older[0]} --into {run}" if older else ""
+        alone = directory.name == "checkpoints"  # else one of several nodes' directories in it
+        run, engine = (directory.parent, "") if alone else (directory.parent.parent, ENGINE)
+        command = (
+            f"pushsum run --resume --from-step {older[0]} --into {run}{engine}" if older else ""
+        )
         offer = f"go on from the one before with {command}" if older else "none is left"
         raise ValueError(f"{path} is corrupt ({error}): {offer}") from None
 

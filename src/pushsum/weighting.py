@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from pushsum.names import unknown
+from pushsum.topology import Topology
 
 #: What a weighting must know of the buffers: nothing, those of the nodes it sends to, or all.
 Sight = Literal["nothing", "neighbours", "buffers"]
@@ -47,6 +48,12 @@ class Weighting(ABC):
     @abstractmethod
     def floor(self, max_degree: int) -> float:
         """delta of Definition 1: no positive weight is smaller, if out-degrees are at most this."""
+
+    def depth(self, graphs: Topology) -> int:
+        """How many steps back it looks, on these graphs."""
+        if self.sight == "nothing":
+            return 0
+        return graphs.lookback if self.sight == "neighbours" else graphs.period
 
     def __repr__(self) -> str:
         return self.name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -105,6 +106,7 @@ def run(
     from pushsum.engines.memory import keep_freed_memory
     from pushsum.engines.world import OneProcess
 
+    launched = "WORLD_SIZE" in os.environ  # by torchrun: this process is one of several
     path, overrides = _split(words)
     if resume:
         assert into is not None
@@ -115,24 +117,22 @@ def run(
         path = into / "config.yaml"
     keep_freed_memory()
     settings = config.read(path, overrides)
-    built = experiment.Experiment(settings)
     if dry_run:
         warn_of([settings])
-        show(_plan(built))
+        show(_plan(experiment.Experiment(settings)))
         return
     assert into is not None
     task = Task(into, resume, from_step, tensorboard, timeout)
+    if launched and engine == "distributed":
+        _as_node(settings, task)
+        return
+    built = experiment.Experiment(settings)
     if engine == "simulator":
         _train(built, task, OneProcess(built.n))
         return
-    from pushsum.engines.distributed import launcher
+    from pushsum.engines.distributed.launcher import launch
 
-    if launcher.launched():
-        _as_node(settings, task)
-        return
-    if not resume and (into / "meta.json").exists():
-        raise ValueError(f"{into} holds a run already: go on with --resume, or name another one")
-    code = launcher.launch(built.n, _as_node, settings, task, patience=timeout + 10)
+    code = launch(built.n, _as_node, settings, task, patience=timeout + 10)
     if code:
         raise typer.Exit(code)
 
@@ -149,8 +149,6 @@ class Task(NamedTuple):
 
 def _as_node(settings: Config, task: Task) -> None:
     """One of the processes of a run; how it ends is one line of its own."""
-    import os
-
     from pushsum import training
     from pushsum.engines.distributed.peers import PeerLost, Peers
     from pushsum.engines.distributed.world import Failed, Processes

@@ -77,6 +77,11 @@ def _some_at_a_time(own: Tensor, other: Tensor, i: Tensor, j: Tensor, kind: torc
 def float32_weights(n: int, senders: Tensor, receivers: Tensor, weights: Tensor) -> Tensor:
     """Weights that float32 can hold and that sum to exactly 1 by sender: no average drifts."""
     home = senders == receivers
-    given = torch.where(home, 0.0, (weights * 2**24).round() / 2**24)
+    given = torch.where(home, 0.0, float32_grain(weights))
     kept = 1 - torch.zeros(n, dtype=torch.float64).index_add_(0, senders, given)
     return torch.where(home, kept[senders], given).float()
+
+
+def float32_grain(weights: Tensor) -> Tensor:
+    """Multiples of 2^-24, whose sums up to 1 float32 holds exactly."""
+    return (weights * 2**24).round() / 2**24

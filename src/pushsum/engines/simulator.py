@@ -164,14 +164,8 @@ class Network:
         held = tuple(_delivered(mix, v, out) for v, out in zip(values, sent, strict=True))
         self.seconds["weighting"] += weighted - start
         self.seconds["mixing"] += perf_counter() - weighted
-        snapshots = (Snapshot(t, sent[0]), *snapshots)[: self.depth(weighting)]
+        snapshots = (Snapshot(t, sent[0]), *snapshots)[: weighting.depth(self.topology)]
         return Pushed(held, snapshots, weights)
-
-    def depth(self, weighting: Weighting) -> int:
-        """How many steps back a weighting looks."""
-        if weighting.sight == "nothing":
-            return 0
-        return self.topology.lookback if weighting.sight == "neighbours" else self.period
 
     def average(self, value: Tensor) -> Tensor:
         """The mean over all nodes, at every node."""

@@ -25,5 +25,5 @@ def arrays(experiment: Experiment) -> int:
     kept = kept + 2 if isinstance(local, Optimizing) else 2 * kept  # it works on copies of y and g
     if algorithm.collective:  # nothing is pushed
         return round(2 + 3 + kept)
-    depth = Network(experiment.graphs).depth(algorithm.weighting)
+    depth = algorithm.weighting.depth(experiment.graphs)
     return round(2 + max(1, depth) + 3 + algorithm.vectors + kept)

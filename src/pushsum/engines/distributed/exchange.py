@@ -26,6 +26,8 @@ from pushsum.engines.arithmetic import (
     LONG,
     block_distances,
     distances,
+    float32_grain,
+    float32_weights,
 )
 from pushsum.engines.distributed.messages import Mail, Message
 from pushsum.engines.distributed.peers import PeerLost, Peers
@@ -91,7 +93,7 @@ class Exchange:
         self, peers: Peers, topology: Topology, wire: torch.dtype | None = None, start: int = 0
     ) -> None:
         self.peers, self.topology, self.wire, self.start = peers, topology, wire, start
-        self.period = topology.period  # raises here if the graphs do not connect the nodes
+        _ = topology.period  # raises here if the graphs do not connect the nodes
         self.ledger = Ledger()
 
     @property
@@ -165,12 +167,6 @@ class Exchange:
         mine = holders == node
         return {int(j): int(s) for j, s in zip(heard[mine], steps[mine], strict=True)}
 
-    def lifetime(self, weighting: Weighting) -> int:
-        """For how many steps something heard may still be looked at."""
-        if weighting.sight == "nothing":
-            return 0
-        return self.topology.lookback if weighting.sight == "neighbours" else self.period
-
 
 class Step:
     """One exchange under way: buckets leave as they become ready, then everything arrives.
@@ -208,7 +204,7 @@ class Step:
         senders, receivers = exchange.topology.edges(local)
         self.sources = [j for j in senders[receivers == self.node].tolist() if j != self.node]
         self.targets = [j for j in self._given if j != self.node]
-        self._keep_from = local + 2 - exchange.lifetime(weighting)
+        self._keep_from = local + 2 - weighting.depth(exchange.topology)
         self._heard = {j: h for j, h in heard.items() if h.step >= self._keep_from - 1}
         spare = [h.x for j, h in heard.items() if j not in self._heard]
         d, kind = len(rows[0]), exchange.wire or rows[0].dtype
@@ -336,9 +332,13 @@ class Step:
         """The weights that x is added up with: float32 vectors need weights of as many bits."""
         if self.rows[0].dtype == torch.float64:
             return {j: w for j, (_, w) in self.scalars.items()}
-        away = sum(_rounded(w) for j, w in self._given.items() if j != self.node)
-        others = {j: _rounded(w) for j, (_, w) in self.scalars.items()}
-        return others | {self.node: 1 - away}
+        nodes, own = list(self._given), torch.tensor([*self._given.values()], dtype=torch.float64)
+        sender = torch.zeros(len(nodes), dtype=torch.int64)
+        receivers = torch.tensor([j != self.node for j in nodes]).long()  # home is 0, the sender
+        kept = float32_weights(1, sender, receivers, own)[nodes.index(self.node)].item()
+        received = torch.tensor([w for _, w in self.scalars.values()], dtype=torch.float64)
+        rounded = dict(zip(self.scalars, float32_grain(received).tolist(), strict=True))
+        return rounded | {self.node: kept}
 
     def _mix(self, place: int, held: Tensor, bucket: slice, weights: dict[int, float]) -> None:
         """x^(t) = sum_j w_ij x_j, in the order of the senders, block by block.
@@ -372,7 +372,3 @@ def _sum(parts: dict[int, float]) -> float:
     for first in sorted(parts):
         total += parts[first]
     return total
-
-
-def _rounded(w: float) -> float:
-    return round(w * 2**24) / 2**24

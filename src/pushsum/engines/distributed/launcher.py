@@ -24,11 +24,6 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 PRELOADED = ["torch", "pushsum.training", "pushsum.engines.distributed.world"]
 
 
-def launched() -> bool:
-    """Whether this process is one of several already, started by `torchrun` or by `launch`."""
-    return "WORLD_SIZE" in os.environ
-
-
 def launch(n: int, work: Callable[..., None], *arguments: Any, patience: float) -> int:
     """Run `work(*arguments)` in n processes of one group; the worst of their exit codes.
 

@@ -23,8 +23,6 @@ from pushsum.topology import Topology
 Answer = TypeVar("Answer")
 
 PATIENCE = 7.0  #: seconds from a signal to stop until the process ends, whatever the others do
-
-
 AT_ONCE = 2.0  #: a second signal after so many seconds means it (launchers repeat the first)
 
 
@@ -64,9 +62,9 @@ class Processes:
     def __enter__(self) -> "Processes":
         self._ear, bell = socket.socketpair()
         bell.setblocking(False)
+        self._bell, self._bell_before = bell, signal.set_wakeup_fd(bell.fileno())
         for number in (signal.SIGINT, signal.SIGTERM):
             self._signals[number] = signal.signal(number, lambda *_: None)
-        self._bell, self._bell_before = bell, signal.set_wakeup_fd(bell.fileno())
         self._watcher = threading.Thread(target=self._watch, daemon=True)
         self._watcher.start()
         return self
