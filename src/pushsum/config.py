@@ -183,8 +183,8 @@ class Topology(_Section):
 class Evaluation(_Section):
     """What is measured, and when."""
 
-    every: Count = 1
-    """epochs between two evaluations"""
+    every: Positive = 1
+    """epochs between two evaluations, e.g. 0.5"""
     batch: Count = 500
     """test samples per pass"""
     batchnorm: BatchNormPolicy = "averaged"

@@ -255,12 +255,14 @@ class Experiment:
         buffers: dict[str, Tensor],
         t: int,
         stopping: Callable[[], bool] = lambda: False,
+        policy: batchnorm.BatchNormPolicy | None = None,
     ) -> dict[str, float]:
         """Accuracy and loss of the average model, from the (n, ...) arrays of all nodes.
 
-        Raises `Abandoned` once `stopping()`, which is asked before every batch.
+        With the configured BatchNorm policy, or another. Raises `Abandoned` once `stopping()`,
+        which is asked before every batch.
         """
-        policy = self.config.evaluation.batchnorm
+        policy = policy or self.config.evaluation.batchnorm
         average = y.mean(0) if self.config.published.average_of_y else x.mean(0)
         training = self._recompute_batches(t, stopping) if policy == "recomputed" else iter(())
         return self._test(self._model_of(average, buffers, policy, training), stopping)

@@ -15,6 +15,7 @@ import typer
 from pushsum.cli.common import fail
 from pushsum.cli.data import app as data
 from pushsum.cli.demo import demo
+from pushsum.cli.evaluate import evaluate
 from pushsum.cli.report import report
 from pushsum.cli.run import run
 from pushsum.cli.sweep import sweep
@@ -34,6 +35,7 @@ app.command(
     epilog="Example: pushsum run algorithm.name=SGAP topology.name=exponential --into runs/a"
 )(run)
 app.command(epilog="Example: pushsum sweep algorithm.name=SGP,SGAP seed=0,1,2 --into runs/b")(sweep)
+app.command(epilog="Example: pushsum evaluate runs/b/*")(evaluate)
 app.command(epilog="Example: pushsum report runs/b")(report)
 app.command(
     epilog="Example: pushsum topology exponential --nodes 6 --weighting moreau:k=0.1,v=0.1"

@@ -6,14 +6,17 @@ A run directory holds `config.yaml` (resolved), `meta.json`, `records.jsonl` and
 from pushsum.training.loop import Progress, Stopped, measured, newest_checkpoint, run
 from pushsum.training.memory import arrays
 from pushsum.training.records import Diverged, last_record
+from pushsum.training.testing import Tested, tested
 
 __all__ = [
     "Diverged",
     "Progress",
     "Stopped",
+    "Tested",
     "arrays",
     "last_record",
     "measured",
     "newest_checkpoint",
     "run",
+    "tested",
 ]

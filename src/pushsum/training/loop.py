@@ -163,7 +163,7 @@ def _go_on(
         c.gradients, experiment.model, F.cross_entropy, now.buffers, lambda: world.stopping
     )
     exchange = saving.exchange(world, experiment, now.step)
-    interval = c.evaluation.every * experiment.steps_per_epoch
+    interval = max(1, round(c.evaluation.every * experiment.steps_per_epoch))
     saving_interval = c.checkpoint * experiment.steps_per_epoch
     last_saved = -1 if now.step == 0 else now.step
     line: dict[str, Any] = {}

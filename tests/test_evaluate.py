@@ -1,0 +1,72 @@
+"""Testing saved runs again, with every BatchNorm policy."""
+
+import json
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from pushsum import checkpoint, config, training
+from pushsum.cli import app
+from pushsum.experiment import Experiment
+
+NETWORK = ["model.name=resnet-small", "model.width=2", "batch=8", "steps=4", "gradients=loop"]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("runs") / "a"
+    settings = [*NETWORK, "evaluation.batchnorm=recomputed", "topology.nodes=3"]
+    return directory, training.run(Experiment(config.read(None, settings)), directory)
+
+
+def test_the_configured_policy_gives_what_the_run_recorded(finished):
+    directory, last = finished
+    step, results = training.tested(directory)
+    assert step == 4
+    assert results["recomputed"] == last["test"]
+    assert list(results) == ["averaged", "recomputed", "test-batch"]
+    assert len({result["loss"] for result in results.values()}) == 3
+
+
+def test_the_nodes_of_a_distributed_run_are_put_together(finished, tmp_path):
+    """One directory per node, of which one is a step ahead."""
+    directory, _ = finished
+    step, tensors, notes = checkpoint.load(directory / "checkpoints")
+    for node in range(3):
+        mine = {k: v[node : node + 1] for k, v in tensors.items() if k != "weights"}
+        checkpoint.save(tmp_path / "checkpoints" / f"node-{node}", step, mine, notes)
+    ahead = {name: torch.zeros_like(value) for name, value in mine.items()}
+    checkpoint.save(tmp_path / "checkpoints" / "node-2", step + 1, ahead, notes)
+    (tmp_path / "config.yaml").write_bytes((directory / "config.yaml").read_bytes())
+    assert training.tested(tmp_path) == training.tested(directory)
+
+
+def test_a_model_without_batchnorm_is_tested_once(tmp_path):
+    last = training.run(Experiment(config.read(None, ["model.hidden=[4]", "steps=2"])), tmp_path)
+    assert training.tested(tmp_path).results == {"averaged": last["test"]}
+
+
+def test_the_command_shows_a_row_for_each(finished):
+    directory, last = finished
+    shown = CliRunner().invoke(app, ["evaluate", str(directory)])
+    lines = shown.stdout.splitlines()
+    assert [line.split()[2] for line in lines[1:]] == ["averaged", "recomputed", "test-batch"]
+    assert f"{100 * last['test']['accuracy']:.2f} %" in lines[2]
+
+
+def test_what_is_no_run_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="holds no run"):
+        training.tested(tmp_path)
+    (tmp_path / "config.yaml").write_text("epochs: 1\n")
+    with pytest.raises(ValueError, match="there is no checkpoint"):
+        training.tested(tmp_path)
+
+
+def test_evaluations_may_come_more_often_than_epochs(tmp_path):
+    built = Experiment(config.read(None, ["model.hidden=[4]", "epochs=1", "evaluation.every=0.25"]))
+    training.run(built, tmp_path)
+    lines = (tmp_path / "records.jsonl").read_text().splitlines()
+    steps = [json.loads(line)["step"] for line in lines]
+    quarter = round(0.25 * built.steps_per_epoch)
+    assert steps == [*range(0, built.steps, quarter), built.steps]
