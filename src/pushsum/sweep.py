@@ -6,7 +6,7 @@ A recipe is a configuration with a section `sweep`:
       cells: [{algorithm.name: SGP}, {algorithm.name: SGAP, algorithm.weighting: "lazy:c=0.5"}]
       grid: {topology.name: [full, divide], seed: [0, 1, 2]}
 
-Every cell is tried with every combination of the grid. An override of a key in which the cells
+Every cell is tried with every combination of the grid, whose last key changes fastest. An override of a key in which the cells
 differ chooses among them; any other changes the grid, or all cells. `sweep: NAME` takes the section
 of another recipe.
 """
@@ -110,8 +110,8 @@ def _cells(
     content: dict[str, Any], cells: Sequence[Mapping[str, Any]], grid: Mapping[str, Sequence[Any]]
 ) -> Iterator[Cell]:
     names = set()
-    for cell in cells:
-        for values in itertools.product(*grid.values()):
+    for values in itertools.product(*grid.values()):
+        for cell in cells:
             chosen = {**cell, **dict(zip(grid, values, strict=True))}
             whole = deepcopy(content)
             for key, value in chosen.items():
