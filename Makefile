@@ -2,6 +2,7 @@
 PYTHON ?= python3
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+JOBS ?= 2
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -14,7 +15,7 @@ MAKEFLAGS += --no-print-directory
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint docs bench clean
+.PHONY: help demo test lint docs bench study clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' Makefile
@@ -28,7 +29,7 @@ test: lint ## all checks: lint, types, layers, tests and doctests (PYTEST_ARGS=.
 lint: $(VENV)/.installed-dev ## the static checks alone: ruff, mypy, import-linter
 	@$(BIN)/ruff check -q
 	@out=$$($(BIN)/ruff format --check 2>&1) || { echo "$$out"; echo "To fix: $(BIN)/ruff format"; exit 1; }
-	@$(BIN)/mypy --no-error-summary src benchmarks website
+	@$(BIN)/mypy --no-error-summary src benchmarks study website
 	@out=$$($(BIN)/lint-imports 2>&1) || { echo "$$out"; exit 1; }
 
 # PYTHONPATH: the generator finds the package `website` there.
@@ -38,9 +39,18 @@ docs: $(VENV)/.installed-dev ## build the site into build/site; a broken link is
 bench: $(VENV)/.installed ## run the benchmarks (BENCH_ARGS=...)
 	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
+# JOBS: cells at the same time, one thread each. What is finished is not run again.
+study: $(VENV)/.installed ## run the study behind the evidence pages: many hours (JOBS=...)
+	@$(BIN)/pushsum data prepare cifar10 && $(BIN)/pushsum data prepare quickdraw
+	@$(BIN)/pushsum sweep table1-small seed=0,1,2 --into runs/study/table1 --jobs $(JOBS)
+	@for sweep in lazy dials centralized groupnorm published quickdraw; do \
+	  $(BIN)/pushsum sweep study/sweeps/$$sweep.yaml --into runs/study/$$sweep --jobs $(JOBS) || exit 1; \
+	done
+	@for step in consensus collect publish; do $(BIN)/python -m study.$$step || exit 1; done
+
 clean: ## remove .venv and everything else that was generated
 	@rm -rf $(VENV) build dist pushsum-demo .cache .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
-	@find $(wildcard src tests benchmarks website) -name __pycache__ -prune -exec rm -rf {} +
+	@find $(wildcard src tests benchmarks study website) -name __pycache__ -prune -exec rm -rf {} +
 
 $(VENV)/.created:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \

@@ -117,7 +117,7 @@ def _cells(
             for key, value in chosen.items():
                 set_value(whole, key, value)
             told = [key for key in chosen if key in cell or len(grid[key]) > 1]
-            name = "_".join(_word(chosen[key]) for key in told) or "run"
+            name = "_".join(_word(key, chosen[key]) for key in told) or "run"
             if name in names:
                 raise ValueError(f"two cells of the sweep are called {name}")
             names.add(name)
@@ -343,6 +343,9 @@ def alternatives(text: str) -> list[str]:
     return parts[1:]
 
 
-def _word(value: Any) -> str:
+def _word(key: str, value: Any) -> str:
+    """A value as a part of a name; true and false say of what."""
     text = json.dumps(value, default=str) if isinstance(value, list | dict) else str(value)
+    if isinstance(value, bool):
+        text = f"{key.rpartition('.')[2]}={text.lower()}"
     return "".join(c if c.isalnum() or c in ".=-+," else "-" for c in text)

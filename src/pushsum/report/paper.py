@@ -41,7 +41,7 @@ def figure(run: Run) -> Figure | None:
     """What the paper reports for such a run, or None if it has no such cell."""
     whole = run.config.get("model.width") in (None, 64) and run.config.get("model.blocks") is None
     moreau = run.algorithm not in ADAPTIVE or run.weighting.startswith("moreau(")
-    return _table().get(_cell(run.config)) if whole and moreau else None
+    return table1().get(_cell(run.config)) if whole and moreau else None
 
 
 def differences(run: Run) -> list[str]:
@@ -78,7 +78,8 @@ def _word(value: Any) -> str:
 
 
 @cache
-def _table() -> dict[tuple[Any, ...], Figure]:
+def table1() -> dict[tuple[Any, ...], Figure]:
+    """The whole table by (model, data, algorithm, topology)."""
     text = files("pushsum.report").joinpath("table1.csv").read_text(encoding="utf-8")
     rows = csv.DictReader(text.splitlines())
     # The unit of loss is 1e-3 of (mean cross-entropy / 100), as the authors' code computes it.

@@ -1,0 +1,113 @@
+"""The pictures of the evidence pages."""
+
+from collections.abc import Iterable
+
+from pushsum.drawing import svg
+from pushsum.drawing.charts import Panel, Series, chart_svg
+from study.collect import read
+from study.numbers import Ended, chosen, spread
+
+TOPOLOGIES = ("full", "divide", "exponential", "random")
+ROWS = (
+    ("SGP", "SGP", "uniform"),
+    ("SGAP, lazy c=0.5", "SGAP", "lazy(c=0.5)"),
+    ("SGAP, Moreau", "SGAP", "moreau(k=1, v=0.1)"),
+    ("SGAP, scale-free", "SGAP", "scale_free_moreau(c=1, v=0.1)"),
+    ("MSGP", "MSGP", "uniform"),
+    ("MSGAP, lazy c=0.5", "MSGAP", "lazy(c=0.5)"),
+    ("MSGAP, Moreau", "MSGAP", "moreau(k=1, v=0.1)"),
+    ("MSGAP, scale-free", "MSGAP", "scale_free_moreau(c=1, v=0.1)"),
+    ("S-ADDOPT", "S-ADDOPT", "uniform"),
+)
+
+
+def all_of(found: list[Ended]) -> dict[str, str]:
+    """Name -> SVG."""
+    return {"evidence": _dots(found), "consensus-n": _consensus(), "evidence-bytes": _bytes(found)}
+
+
+def _dots(found: list[Ended]) -> str:
+    """One dot per seed, a stroke at the mean; a column per topology, a row per method."""
+    some = chosen(found, sweep="table1")
+    accuracies = [100 * run["accuracy"] for run in some]
+    low, high = min(accuracies, default=0) - 0.5, max(accuracies, default=100) + 0.5
+    width, left, top, row = 900, 150, 86, 26
+    panel = (width - left - 24) / len(TOPOLOGIES)
+    title = "Test accuracy of the average model, %: CIFAR-10, two clusters of labels, six nodes"
+    body = [svg.text(24, 31, svg.fit(title, width - 48, 17), 17, weight=600)]
+    bottom = top + row * len(ROWS)
+    for column, topology in enumerate(TOPOLOGIES):
+        x0 = left + column * panel + 10
+        room = panel - 20
+
+        def across(value: float, x0: float = x0, room: float = room) -> float:
+            return x0 + room * (value - low) / (high - low)
+
+        body.append(svg.text(x0, top - 22, topology.capitalize(), 13, weight=600))
+        step = next(s for s in (1, 2, 5, 10, 20, 50) if (high - low) / s <= 5)
+        tick = step * (int(low / step) + 1)
+        while tick < high:
+            body.append(svg.line(across(tick), top - 12, across(tick), bottom, svg.GRID))
+            body.append(svg.text(across(tick), bottom + 16, f"{tick}", 11, svg.SOFT, "middle"))
+            tick += step
+        for line, (_, algorithm, weighting) in enumerate(ROWS):
+            y = top + row * line + row / 2
+            here = chosen(some, algorithm=algorithm, weighting=weighting, topology=topology)
+            colour = svg.PALETTE[line // 4 if algorithm != "S-ADDOPT" else 2]
+            for run in here:
+                body.append(_dot(across(100 * run["accuracy"]), y, colour))
+            mean = spread(here, "accuracy")
+            if mean is not None:
+                x = across(100 * mean[0])
+                body.append(svg.line(x, y - 9, x, y + 9, colour))
+    for line, (name, _, _) in enumerate(ROWS):
+        body.append(svg.text(left - 8, top + row * line + row / 2 + 4, name, 13, anchor="end"))
+    return svg.document(width, bottom + 32, title, body)
+
+
+def _dot(x: float, y: float, colour: str) -> str:
+    place = f'cx="{svg.number(x)}" cy="{svg.number(y)}"'
+    return f'<circle {place} r="4" fill="{colour}" fill-opacity="0.6"/>'
+
+
+def _consensus() -> str:
+    rows = read("consensus")
+    lines = []
+    for rule in dict.fromkeys(row["weighting"] for row in rows):
+        here = [row for row in rows if row["weighting"] == rule]
+        nodes = sorted({int(row["nodes"]) for row in here})
+        by = {n: [row for row in here if int(row["nodes"]) == n] for n in nodes}
+        distance = [_mean(float(row["distance"]) for row in by[n]) for n in nodes]
+        bound = [10 ** max(float(row["log10 bound"]) for row in by[n]) for n in nodes]
+        lines.append(Series(rule, nodes, distance))
+        lines.append(Series(f"Theorem 1, {rule}", nodes, bound, dashed=True))
+    panel = Panel("quadratics on Exponential", "number of nodes", "distance (L1)", lines)
+    return chart_svg("Distance to the average parameter, and Theorem 1's bound", [panel])
+
+
+def _bytes(found: list[Ended]) -> str:
+    """Accuracy over what was pushed, on two topologies."""
+    curves = read("curves")
+    panels = []
+    for topology in ("full", "exponential"):
+        lines = []
+        for name, algorithm, weighting in ROWS:
+            if "lazy" in name or "scale-free" in name:
+                continue
+            some = chosen(found, sweep="table1", topology=topology)
+            some = chosen(some, algorithm=algorithm, weighting=weighting)
+            names = {run.values["run"] for run in some}
+            here = [row for row in curves if row["run"] in names]
+            steps = sorted({int(row["step"]) for row in here})
+            at = {s: [row for row in here if int(row["step"]) == s] for s in steps}
+            x = [_mean(float(row["gigabytes"]) for row in at[s]) for s in steps]
+            y = [100 * _mean(float(row["accuracy"]) for row in at[s]) for s in steps]
+            lines.append(Series(name, x, y))
+        label = "gigabytes pushed by all nodes"
+        panels.append(Panel(topology.capitalize(), label, "accuracy, %", lines, log_y=False))
+    return chart_svg("Accuracy of the average model for what was pushed", panels)
+
+
+def _mean(values: Iterable[float]) -> float:
+    found = list(values)
+    return sum(found) / len(found)

@@ -1,0 +1,88 @@
+"""The study's results as numbers: which runs, how they compare, how sure that is."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import sqrt
+from statistics import fmean, stdev
+
+from study.collect import read
+
+#: The 97.5 % quantiles of Student's t distribution with 1, 2, ... degrees of freedom.
+T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179)
+T_MANY = 2.0
+
+
+@dataclass(frozen=True)
+class Ended:
+    """Where a run ended."""
+
+    sweep: str
+    algorithm: str
+    weighting: str
+    topology: str
+    seed: int
+    momentum: float
+    changed: str
+    values: dict[str, str]
+
+    def __getitem__(self, column: str) -> float:
+        return float(self.values[column])
+
+
+def runs() -> list[Ended]:
+    """All finished runs of the study."""
+    return [
+        Ended(
+            row["run"].partition("/")[0],
+            row["algorithm"],
+            row["weighting"],
+            row["topology"],
+            int(row["seed"]),
+            float(row["algorithm.momentum"]),
+            row["changed"],
+            row,
+        )
+        for row in read("runs")
+    ]
+
+
+def chosen(among: Iterable[Ended], **wanted: str | float) -> list[Ended]:
+    """The runs with these attributes; `changed` is nothing unless it is asked for."""
+    wanted.setdefault("changed", "")
+    return [run for run in among if all(getattr(run, k) == v for k, v in wanted.items())]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The mean of paired differences and half the width of its 95 % confidence interval."""
+
+    mean: float
+    half: float
+    pairs: int
+
+    @property
+    def clear(self) -> bool:
+        """Whether the interval leaves out 0."""
+        return abs(self.mean) > self.half
+
+
+def difference(one: Iterable[Ended], other: Iterable[Ended], column: str) -> Difference | None:
+    """Of runs that share topology and seed, and with them data, start and batches."""
+    there = {(run.topology, run.seed): run[column] for run in other}
+    gaps = [
+        run[column] - there[run.topology, run.seed]
+        for run in one
+        if (run.topology, run.seed) in there
+    ]
+    if len(gaps) < 2:
+        return None
+    t = T[len(gaps) - 2] if len(gaps) - 2 < len(T) else T_MANY
+    return Difference(fmean(gaps), t * stdev(gaps) / sqrt(len(gaps)), len(gaps))
+
+
+def spread(some: Iterable[Ended], column: str) -> tuple[float, float, int] | None:
+    """Mean, sample deviation (0 for one) and number of the runs' values."""
+    values = [run[column] for run in some]
+    if not values:
+        return None
+    return fmean(values), stdev(values) if len(values) > 1 else 0.0, len(values)

@@ -1,0 +1,360 @@
+"""Results -> the numbers, tables and pictures of README and docs.
+
+    python -m study.publish
+
+A page says where something belongs, and its name: `<!-- study NAME -->...<!-- end -->`, within a
+line or around a block. What stands between is replaced.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from itertools import combinations
+from math import log
+from pathlib import Path
+from statistics import fmean
+
+from pushsum.drawing import save
+from pushsum.report.paper import table1 as paper_table
+from study import figures
+from study.collect import read
+from study.numbers import Difference, Ended, chosen, difference, runs, spread
+
+ROOT = Path(__file__).parent.parent
+IMAGES = ROOT / "docs" / "images"
+MARK = re.compile(r"<!-- study (\S+) -->(.*?)<!-- end -->", flags=re.DOTALL)
+TOPOLOGIES = ("full", "divide", "exponential", "random")
+MOREAU, SCALE_FREE = "moreau(k=1, v=0.1)", "scale_free_moreau(c=1, v=0.1)"
+METHODS = {  #: of the paper: the name in the table -> algorithm and weighting
+    "SGP": ("SGP", "uniform"),
+    "MSGP": ("MSGP", "uniform"),
+    "SGAP": ("SGAP", MOREAU),
+    "MSGAP": ("MSGAP", MOREAU),
+    "S-ADDOPT": ("S-ADDOPT", "uniform"),
+}
+BANDWIDTH = 1e9 / 8  #: bytes per second over a link of 1 Gbit/s
+
+Text = Callable[[list[Ended]], str]
+_texts: dict[str, Text] = {}
+
+
+def main() -> None:
+    """Write pictures, and what the pages ask for."""
+    found = runs()
+    for name, picture in figures.all_of(found).items():
+        save(picture, IMAGES / f"{name}.svg")
+    for page in pages():
+        before = page.read_text()
+        after = filled(before, found)
+        if after != before:
+            page.write_text(after)
+            print(page.relative_to(ROOT))
+
+
+def pages() -> list[Path]:
+    """The pages that may hold results."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def filled(page: str, found: list[Ended]) -> str:
+    """A page with the present results in it."""
+
+    def put(match: re.Match[str]) -> str:
+        name, before = match.groups()
+        if name not in _texts:
+            raise ValueError(f"study {name}: choose from {', '.join(sorted(_texts))}")
+        text = _texts[name](found)
+        inner = f"\n\n{text}\n\n" if before.startswith("\n") or "\n" in text else text
+        return f"<!-- study {name} -->{inner}<!-- end -->"
+
+    return MARK.sub(put, page)
+
+
+def _named(name: str) -> Callable[[Text], Text]:
+    def keep(text: Text) -> Text:
+        _texts[name] = text
+        return text
+
+    return keep
+
+
+# --------------------------------------------------------------------------- writing numbers
+
+
+def _percent(some: Iterable[Ended], column: str = "accuracy") -> str:
+    """55.31 ± 0.42, and the number of seeds where it is not three."""
+    found = spread(some, column)
+    if found is None:
+        return "–"
+    mean, deviation, count = found
+    seeds = "" if count == 3 else f" ({count} seed{'s' * (count > 1)})"
+    return f"{100 * mean:.2f} ± {100 * deviation:.2f}{seeds}"
+
+
+def _points(gap: Difference | None) -> str:
+    """+1.20 ± 0.40, in bold where the interval leaves out 0."""
+    if gap is None:
+        return "–"
+    text = f"{100 * gap.mean:+.2f} ± {100 * gap.half:.2f}"
+    return f"**{text}**" if gap.clear else text
+
+
+def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    aligned = ["---", *["--:"] * (len(headings) - 1)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (headings, aligned, *rows))
+
+
+def _of(found: list[Ended], method: str, **more: str | float) -> list[Ended]:
+    algorithm, weighting = METHODS[method]
+    sweep = {"sweep": "table1"} if "changed" not in more else {}
+    return chosen(found, algorithm=algorithm, weighting=weighting, **sweep, **more)
+
+
+def _paper(method: str, topology: str) -> float:
+    return paper_table()["resnet18", "cifar10", method, topology].accuracy
+
+
+# --------------------------------------------------------------------------- Table 1
+
+
+@_named("table1")
+def _table1(found: list[Ended]) -> str:
+    rows = [
+        [
+            method,
+            *(
+                f"{_percent(_of(found, method, topology=t))} ({_paper(method, t):.2f})"
+                for t in TOPOLOGIES
+            ),
+        ]
+        for method in METHODS
+    ]
+    return _table(["accuracy, %", *(t.capitalize() for t in TOPOLOGIES)], rows)
+
+
+@_named("pairs")
+def _pairs(found: list[Ended]) -> str:
+    """Differences of methods over the same seeds, beside the paper's."""
+    rows = []
+    for one, other in (("SGAP", "SGP"), ("MSGAP", "MSGP"), ("MSGP", "SGP"), ("S-ADDOPT", "SGP")):
+        gaps = []
+        for t in TOPOLOGIES:
+            here, there = _of(found, one, topology=t), _of(found, other, topology=t)
+            theirs = _paper(one, t) - _paper(other, t)
+            gaps.append(f"{_points(difference(here, there, 'accuracy'))} ({theirs:+.2f})")
+        everywhere = difference(_of(found, one), _of(found, other), "accuracy")
+        rows.append([f"{one} − {other}", *gaps, _points(everywhere)])
+    return _table(["points", *(t.capitalize() for t in TOPOLOGIES), "all four"], rows)
+
+
+@_named("order")
+def _order(found: list[Ended]) -> str:
+    """How many pairs of methods stand in the paper's order, over the topologies."""
+    agreed = pairs = 0
+    for t in TOPOLOGIES:
+        ours = {m: spread(_of(found, m, topology=t), "accuracy") for m in METHODS}
+        for one, other in combinations(METHODS, 2):
+            a, b = ours[one], ours[other]
+            if a is not None and b is not None:
+                pairs += 1
+                agreed += (a[0] > b[0]) == (_paper(one, t) > _paper(other, t))
+    return f"{agreed} of {pairs}"
+
+
+@_named("runs")
+def _runs(found: list[Ended]) -> str:
+    return str(len(found))
+
+
+@_named("hours")
+def _hours(found: list[Ended]) -> str:
+    return f"{sum(run['seconds'] for run in found) / 3600:.1f}"
+
+
+# --------------------------------------------------------------------------- weights
+
+
+@_named("weights")
+def _weights(found: list[Ended]) -> str:
+    """Every weighting at the same communication, with the distance that it leaves."""
+    rules = ["uniform", "lazy(c=0.5)", "lazy(c=0.25)", "lazy(c=0.1)", MOREAU, SCALE_FREE]
+    rows = []
+    for family, original in (("SGAP", "SGP"), ("MSGAP", "MSGP")):
+        for rule in rules:
+            algorithm = original if rule == "uniform" else family
+            here = [
+                run
+                for run in chosen(found, algorithm=algorithm, weighting=rule)
+                if run.sweep in ("table1", "lazy")
+            ]
+            if not here:
+                continue
+            cells = [_percent(chosen(here, topology=t)) for t in TOPOLOGIES]
+            rows.append([f"{algorithm}, {rule}", *cells])
+    return _table(["accuracy, %", *(t.capitalize() for t in TOPOLOGIES)], rows)
+
+
+@_named("distances")
+def _distances(found: list[Ended]) -> str:
+    rows = []
+    for rule in ("uniform", "lazy(c=0.5)", "lazy(c=0.25)", "lazy(c=0.1)", MOREAU, SCALE_FREE):
+        algorithm = "SGP" if rule == "uniform" else "SGAP"
+        here = [r for r in chosen(found, algorithm=algorithm, weighting=rule) if r.sweep != "dials"]
+        means = [spread(chosen(here, topology=t), "distance") for t in TOPOLOGIES]
+        rows.append([rule, *("–" if m is None else f"{m[0]:.3g}" for m in means)])
+    return _table(["distance", *(t.capitalize() for t in TOPOLOGIES)], rows)
+
+
+@_named("adaptive")
+def _adaptive(found: list[Ended]) -> str:
+    """Moreau and scale-free against uniform and against the lazy control, all topologies."""
+    rows = []
+    for family, original in (("SGAP", "SGP"), ("MSGAP", "MSGP")):
+        some = chosen(found, sweep="table1")
+        by = {
+            rule: chosen(some, algorithm=original if rule == "uniform" else family, weighting=rule)
+            for rule in ("uniform", "lazy(c=0.5)", MOREAU, SCALE_FREE)
+        }
+        for one, other in (
+            ("lazy(c=0.5)", "uniform"),
+            (MOREAU, "uniform"),
+            (MOREAU, "lazy(c=0.5)"),
+            (SCALE_FREE, "lazy(c=0.5)"),
+            (SCALE_FREE, MOREAU),
+        ):
+            gap = difference(by[one], by[other], "accuracy")
+            pairs = "–" if gap is None else str(gap.pairs)
+            rows.append([f"{family}: {one} − {other}", _points(gap), pairs])
+    return _table(["points", "difference", "pairs"], rows)
+
+
+@_named("dials")
+def _dials(found: list[Ended]) -> str:
+    rows = []
+    some = chosen(found, algorithm="SGAP", topology="exponential")
+    for value in ("0.01", "0.1", "1", "10", "100"):
+        rules = (f"moreau(k={value}, v=0.1)", f"scale_free_moreau(c={value}, v=0.1)")
+        rows.append([value, *(_percent(chosen(some, weighting=rule)) for rule in rules)])
+    return _table(["k or c", "Moreau", "scale-free Moreau"], rows)
+
+
+# --------------------------------------------------------------------------- BatchNorm
+
+
+@_named("batchnorm")
+def _batchnorm(found: list[Ended]) -> str:
+    rows = []
+    for t in ("full", "exponential"):
+        for method in METHODS:
+            here = _of(found, method, topology=t)
+            group = _of(found, method, topology=t, changed="model.norm=group")
+            policies = [
+                _percent(here, f"{p} accuracy") for p in ("averaged", "recomputed", "test-batch")
+            ]
+            rows.append([f"{method}, {t.capitalize()}", *policies, _percent(group)])
+    for momentum, name in ((0.0, "centralized SGD"), (0.8, "centralized momentum SGD")):
+        here = chosen(found, algorithm="AllReduce", momentum=momentum)
+        group = chosen(found, algorithm="AllReduce", momentum=momentum, changed="model.norm=group")
+        policies = [
+            _percent(here, f"{p} accuracy") for p in ("averaged", "recomputed", "test-batch")
+        ]
+        rows.append([name, *policies, _percent(group)])
+    return _table(["accuracy, %", "averaged", "recomputed", "test batch", "GroupNorm"], rows)
+
+
+# --------------------------------------------------------------------------- published
+
+
+SWITCHES = {
+    "published.same_batches=True": "all nodes of a cluster see the same batches",
+    "published.per_receiver=True": "Random draws one number per receiver",
+    "model.fresh_last_layer=True": "the last layer starts differently at every node",
+    "model.stem=imagenet": "the ImageNet stem (7 x 7, stride 2, and pooling)",
+    "data.augment=True": "with augmentation (the published runs had none)",
+    "algorithm.schedule.kind=constant": "a constant step size, as the paper has it",
+    "algorithm.schedule.kind=steps": "step size / 10 for the second half",
+    "algorithm.schedule.kind=steps published.restart=True": "the same, and all starts anew there",
+}
+
+
+@_named("switches")
+def _switches(found: list[Ended]) -> str:
+    base = _of(found, "MSGAP", topology="random")
+    rows = []
+    for changed, meaning in SWITCHES.items():
+        here = [r for r in found if r.sweep == "published" and r.changed == changed]
+        rows.append([meaning, _percent(here), _points(difference(here, base, "accuracy"))])
+    for column, meaning in (
+        ("test-batch accuracy", "tested with the statistics of the test batch"),
+        ("averaged accuracy", "tested with averaged statistics"),
+    ):
+        gaps = [run[column] - run["accuracy"] for run in base]
+        shown = f"{100 * fmean(gaps):+.2f}" if gaps else "–"
+        rows.append([meaning, _percent(base, column), shown])
+    return _table([f"changed (else: {_percent(base)} %)", "accuracy, %", "points"], rows)
+
+
+# --------------------------------------------------------------------------- consensus
+
+
+@_named("consensus")
+def _consensus(found: list[Ended]) -> str:
+    rows = []
+    rules = list(dict.fromkeys(row["weighting"] for row in read("consensus")))
+    for nodes in dict.fromkeys(row["nodes"] for row in read("consensus")):
+        cells = []
+        for rule in rules:
+            here = [r for r in read("consensus") if (r["nodes"], r["weighting"]) == (nodes, rule)]
+            distance = fmean(float(r["distance"]) for r in here)
+            bound = max(float(r["log10 bound"]) for r in here)
+            cells += [f"{distance:.2f}", f"10^{bound:.1f}"]
+        rows.append([nodes, *cells])
+    return _table(["N", *(h for rule in rules for h in (rule, "Theorem 1"))], rows)
+
+
+@_named("consensus-slopes")
+def _consensus_slopes(found: list[Ended]) -> str:
+    """distance ~ N^slope, by least squares over the logarithms, for N >= 4."""
+    slopes = []
+    for rule in dict.fromkeys(row["weighting"] for row in read("consensus")):
+        here = [r for r in read("consensus") if r["weighting"] == rule and int(r["nodes"]) >= 4]
+        x = [log(int(r["nodes"])) for r in here]
+        y = [log(float(r["distance"])) for r in here]
+        mx, my = fmean(x), fmean(y)
+        top = sum((a - mx) * (b - my) for a, b in zip(x, y, strict=True))
+        slopes.append(f"{rule}: {top / sum((a - mx) ** 2 for a in x):+.2f}")
+    return ", ".join(slopes)
+
+
+# --------------------------------------------------------------------------- bytes and time
+
+
+@_named("bytes")
+def _bytes(found: list[Ended]) -> str:
+    """What a run pushed, and its accuracy for that."""
+    rows = []
+    for method in METHODS:
+        cells = []
+        for t in TOPOLOGIES:
+            here = _of(found, method, topology=t)
+            pushed, reached = spread(here, "gigabytes"), spread(here, "accuracy")
+            if pushed is None or reached is None:
+                cells.append("–")
+            else:
+                cells.append(f"{100 * reached[0]:.1f} % for {pushed[0]:.2f} GB")
+        rows.append([method, *cells])
+    return _table(["", *(t.capitalize() for t in TOPOLOGIES)], rows)
+
+
+@_named("quickdraw")
+def _quickdraw(found: list[Ended]) -> str:
+    here = chosen(found, sweep="quickdraw", changed="data.name=quickdraw")
+    names = list(dict.fromkeys((run.algorithm, run.weighting) for run in here))
+    rows = []
+    for algorithm, rule in names:
+        some = [r for r in here if (r.algorithm, r.weighting) == (algorithm, rule)]
+        rows.append([f"{algorithm}, {rule}", _percent(some)])
+    return _table(["100 classes", "accuracy, %"], rows)
+
+
+if __name__ == "__main__":
+    main()
