@@ -12,11 +12,11 @@ ROWS = (
     ("SGP", "SGP", "uniform"),
     ("SGAP, lazy c=0.5", "SGAP", "lazy(c=0.5)"),
     ("SGAP, Moreau", "SGAP", "moreau(k=1, v=0.1)"),
-    ("SGAP, scale-free", "SGAP", "scale_free_moreau(c=1, v=0.1)"),
+    ("SGAP, scale-free", "SGAP", "scale-free-moreau(c=1, v=0.1)"),
     ("MSGP", "MSGP", "uniform"),
     ("MSGAP, lazy c=0.5", "MSGAP", "lazy(c=0.5)"),
     ("MSGAP, Moreau", "MSGAP", "moreau(k=1, v=0.1)"),
-    ("MSGAP, scale-free", "MSGAP", "scale_free_moreau(c=1, v=0.1)"),
+    ("MSGAP, scale-free", "MSGAP", "scale-free-moreau(c=1, v=0.1)"),
     ("S-ADDOPT", "S-ADDOPT", "uniform"),
 )
 

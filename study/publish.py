@@ -23,7 +23,7 @@ ROOT = Path(__file__).parent.parent
 IMAGES = ROOT / "docs" / "images"
 MARK = re.compile(r"<!-- study (\S+) -->(.*?)<!-- end -->", flags=re.DOTALL)
 TOPOLOGIES = ("full", "divide", "exponential", "random")
-MOREAU, SCALE_FREE = "moreau(k=1, v=0.1)", "scale_free_moreau(c=1, v=0.1)"
+MOREAU, SCALE_FREE = "moreau(k=1, v=0.1)", "scale-free-moreau(c=1, v=0.1)"
 METHODS = {  #: of the paper: the name in the table -> algorithm and weighting
     "SGP": ("SGP", "uniform"),
     "MSGP": ("MSGP", "uniform"),
@@ -232,7 +232,7 @@ def _dials(found: list[Ended]) -> str:
     rows = []
     some = chosen(found, algorithm="SGAP", topology="exponential")
     for value in ("0.01", "0.1", "1", "10", "100"):
-        rules = (f"moreau(k={value}, v=0.1)", f"scale_free_moreau(c={value}, v=0.1)")
+        rules = (f"moreau(k={value}, v=0.1)", f"scale-free-moreau(c={value}, v=0.1)")
         rows.append([value, *(_percent(chosen(some, weighting=rule)) for rule in rules)])
     return _table(["k or c", "Moreau", "scale-free Moreau"], rows)
 

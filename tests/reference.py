@@ -133,6 +133,26 @@ def run_msgap(
         yield nodes.record(t, nodes.step(t, -lr * m))
 
 
+def run_qgm(
+    x0: Array,
+    graphs: Graphs,
+    B: int,
+    rule: Rule,
+    gradient: Callable[[Array, int], Array],
+    steps: int,
+    lr: float,
+    momentum: float,
+) -> Iterator[Step]:
+    """Quasi-global momentum: that of the way of y, exchanges included."""
+    nodes = Nodes(x0, graphs, B, rule)
+    m = np.zeros_like(x0)
+    for t in range(1, steps + 1):
+        before = np.array(nodes.y)
+        W = nodes.step(t, -lr * (momentum * m + gradient(before, t)))
+        m = momentum * m + (1 - momentum) * (before - np.array(nodes.y)) / lr
+        yield nodes.record(t, W)
+
+
 def run_s_addopt(
     x0: Array,
     graphs: Graphs,

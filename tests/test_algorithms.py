@@ -43,6 +43,12 @@ def paths(name: str):
             x0, g, B, grad, T, LR
         )
     method, _, rule = name.partition("/")
+    if method == "QGM":
+        return algorithms.qgm(LR, MOMENTUM, WEIGHTINGS[rule]), (
+            lambda x0, g, B, grad, T: reference.run_qgm(
+                x0, g, B, RULES[rule], grad, T, LR, MOMENTUM
+            )
+        )
     momentum = MOMENTUM if method.startswith("M") else 0.0
     algorithm = {
         "SGP": lambda: algorithms.sgp(LR),
@@ -59,6 +65,7 @@ NAMES = [
     "SGP",
     "MSGP",
     "S-ADDOPT",
+    "QGM/moreau",
     *(f"{m}/{w}" for m in ("SGAP", "MSGAP") for w in ("moreau", "scale-free", "lazy")),
 ]
 

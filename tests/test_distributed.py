@@ -22,6 +22,7 @@ def algorithms():
         "SGAP": ps.algorithms.sgap(0.05, moreau),
         "MSGAP": ps.algorithms.msgap(0.05, 0.8, ps.weighting.scale_free_moreau()),
         "S-ADDOPT": ps.algorithms.s_addopt(0.05),
+        "QGM": ps.algorithms.qgm(0.05, 0.8, moreau),
         "own weights": ps.algorithms.sgap(0.05, nearer_gets_less),
     }
 

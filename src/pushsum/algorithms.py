@@ -1,4 +1,4 @@
-"""SGP, MSGP, SGAP, MSGAP (Algorithm 2), S-ADDOPT: gradient + exchange = one step.
+"""SGP, MSGP, SGAP, MSGAP (Algorithm 2), S-ADDOPT, QGM: gradient + exchange = one step.
 
 An algorithm is two pure functions, `init` and `step`. At step t it is given the gradients that
 the nodes took at y^(t-1), and it may ask one thing of the world, an exchange. To write another
@@ -128,8 +128,7 @@ def sgd(lr: Rate) -> Rule:
 def momentum_sgd(lr: Rate, momentum: float) -> Rule:
     """m = momentum m + g,   epsilon = -lr m."""
     rate = schedule(lr)
-    if not (is_number(momentum) and 0 <= momentum < 1):
-        raise ValueError(f"momentum = {momentum!r}: momentum lies in [0, 1)")
+    _check_momentum(momentum)
 
     def move(m: Tensor, y: Tensor, g: Tensor, t: int) -> tuple[Tensor, Tensor]:
         m = momentum * m + g
@@ -182,6 +181,43 @@ def s_addopt(lr: Rate) -> Algorithm:
     return Algorithm("S-ADDOPT", weighting, 2, init, step)
 
 
+def qgm(lr: Rate, momentum: float, weighting: Weighting | Matrix) -> Algorithm:
+    """Quasi-global momentum (Lin et al., 2021) over Push-SUM: momentum of where exchanges lead.
+
+        epsilon_i^(t-1) = -lr (momentum m_i^(t-1) + g_i^(t-1))
+        m_i^(t) = momentum m_i^(t-1) + (1 - momentum) (y_i^(t-1) - y_i^(t)) / lr
+
+    A node's own momentum remembers its own data only. The way of its corrected parameter has the
+    neighbours' in it, and nothing more is sent. With momentum = 0 it is SGAP.
+
+    >>> import pushsum as ps
+    >>> targets = torch.tensor([[0.0], [1.0], [5.0]])
+    >>> algorithm = qgm(0.02, 0.8, ps.weighting.uniform())
+    >>> *_, last = ps.iterate(algorithm, ps.topology.ring(3), lambda y, t: y - targets,
+    ...                       torch.zeros(3, 1), steps=400)
+    >>> round(last.average.item(), 3)
+    2.0
+    """
+    rate = schedule(lr)
+    _check_momentum(momentum)
+    rule = as_weighting(weighting)
+
+    def init(x0: Tensor) -> State:
+        return State(protocol.begin(x0), torch.zeros_like(x0))
+
+    def step(state: State, g: Tensor, t: int, exchange: Exchange) -> State:
+        network, m = state
+        x_half = network.x - rate(t) * (momentum * m + g)
+        after = protocol.push_sum(network, x_half, t, rule, exchange)
+        y = protocol.corrected(
+            network.x, network.a
+        )  # whoever took the gradient may have changed it
+        led = y.sub_(after.y).div_(rate(t))
+        return State(after, led.lerp_(m, momentum))  # momentum m + (1 - momentum) led
+
+    return Algorithm("QGM", rule, 1, init, step)
+
+
 def all_reduce(lr: Rate, momentum: float = 0.0) -> Algorithm:
     """Centralized SGD, as DistributedDataParallel does it: the ceiling to compare with.
 
@@ -215,3 +251,8 @@ def schedule(lr: Rate) -> Callable[[int], float]:
     if not (is_number(lr) and lr > 0 and isfinite(lr)):
         raise ValueError(f"lr = {lr!r}: a step size is a finite number > 0, or a function of t")
     return lambda t: lr
+
+
+def _check_momentum(momentum: float) -> None:
+    if not (is_number(momentum) and 0 <= momentum < 1):
+        raise ValueError(f"momentum = {momentum!r}: momentum lies in [0, 1)")

@@ -115,14 +115,14 @@ class Schedule(_Section):
 class Algorithm(_Section):
     """The method."""
 
-    name: Literal["SGP", "MSGP", "SGAP", "MSGAP", "S-ADDOPT", "AllReduce"] = "MSGAP"
-    """AllReduce is centralized SGD, to compare with; it needs no graph"""
+    name: Literal["SGP", "MSGP", "SGAP", "MSGAP", "S-ADDOPT", "QGM", "AllReduce"] = "MSGAP"
+    """QGM: quasi-global momentum; AllReduce: centralized SGD, to compare with, without a graph"""
     lr: Positive = 0.05
     """step size"""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.8
-    """of MSGP, MSGAP and AllReduce"""
+    """of MSGP, MSGAP, QGM and AllReduce"""
     weighting: str = "moreau:k=0.1,v=0.1"
-    """of SGAP and MSGAP: uniform, lazy:c=0.5, moreau:k=0.1,v=0.1, scale-free-moreau:c=1,v=0.1"""
+    """of (M)SGAP and QGM: uniform, lazy:c=0.5, moreau:k=0.1,v=0.1, scale-free-moreau:c=1,v=0.1"""
     schedule: Schedule = Schedule()
     optimizer: str | None = None
     """a class of torch.optim that makes the perturbation, instead of (momentum) SGD"""
@@ -131,8 +131,8 @@ class Algorithm(_Section):
 
     @model_validator(mode="after")
     def _nothing_is_ignored(self) -> "Algorithm":
-        if self.name == "S-ADDOPT" and self.optimizer is not None:
-            raise ValueError("S-ADDOPT tracks plain gradients: leave algorithm.optimizer out")
+        if self.name in ("S-ADDOPT", "QGM") and self.optimizer is not None:
+            raise ValueError(f"{self.name} takes plain gradients: leave algorithm.optimizer out")
         count, schedule = len(self.schedule.milestones), self.schedule
         if math.log(self.lr) + count * math.log(schedule.factor) > math.log(sys.float_info.max):
             raise ValueError(

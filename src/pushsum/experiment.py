@@ -388,6 +388,8 @@ def _algorithm(
     adaptive = weighting.parse(c.weighting)  # refuses a bad one, whether it is used or not
     if c.name == "S-ADDOPT":
         return algorithms.s_addopt(rate)
+    if c.name == "QGM":
+        return algorithms.qgm(rate, c.momentum, adaptive)
     if c.optimizer is not None:
         moves = optimizer_rule(c.optimizer, c.lr, c.options, rate, layout.views)
     elif c.name in ("SGP", "SGAP"):

@@ -6,9 +6,9 @@ A recipe is a configuration with a section `sweep`:
       cells: [{algorithm.name: SGP}, {algorithm.name: SGAP, algorithm.weighting: "lazy:c=0.5"}]
       grid: {topology.name: [full, divide], seed: [0, 1, 2]}
 
-Every cell is tried with every combination of the grid, whose last key changes fastest. An override of a key in which the cells
-differ chooses among them; any other changes the grid, or all cells. `sweep: NAME` takes the section
-of another recipe.
+Every cell is tried with every combination of the grid, whose last key changes fastest. An override
+of a key in which the cells differ chooses among them; any other changes the grid, or all cells.
+`sweep: NAME` takes the section of another recipe.
 """
 
 import itertools

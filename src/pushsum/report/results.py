@@ -33,7 +33,7 @@ TOPOLOGIES = {
     "random": "Random",
     "ring": "Ring",
 }
-_ALGORITHMS = ("SGP", "MSGP", "SGAP", "MSGAP", "S-ADDOPT", "AllReduce")
+_ALGORITHMS = ("SGP", "MSGP", "SGAP", "MSGAP", "S-ADDOPT", "QGM", "AllReduce")
 _WEIGHTINGS = ("moreau", "scale-free-moreau", "lazy", "uniform")
 
 _GRAPH = ("topology.inner", "topology.inter", "topology.period")  # of random alone
@@ -394,7 +394,7 @@ def _rows(runs: list[Run], where: Mapping[Run, tuple[str, str]]) -> dict[Run, st
 def _traits(run: Run) -> dict[str, str]:
     """What an algorithm's runs may differ in, as far as it has an effect."""
     ignored = {"algorithm.name", "algorithm.weighting"}
-    if run.algorithm not in ("MSGP", "MSGAP", "AllReduce"):
+    if run.algorithm not in ("MSGP", "MSGAP", "QGM", "AllReduce"):
         ignored.add("algorithm.momentum")
     plain = {
         key.removeprefix("algorithm."): _word(run, key)
