@@ -4,10 +4,13 @@ Six ranks train ResNet-18 on images of CIFAR's size, batch 1. They all run on th
 passes, their sums and the emulated network share its cores, and the bounds know nothing of that.
 
     python -m benchmarks.wallclock [--gbit 1] [--rounds 3] [--picture wallclock.svg] [--loopback]
-    python -m benchmarks.wallclock --decent-dp PYTHON
+    python -m benchmarks.wallclock --decent-dp PYTHON [--rounds 3]
+
+With --csv FILE the rounds are kept: one row each, with the seconds of a step by phase.
 """
 
 import argparse
+import csv
 import json
 import os
 import signal
@@ -78,7 +81,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     options = _options(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that namespaces are removed
     if options.decent_dp is not None:
-        _against_decent_dp(options.decent_dp, options.rounds)
+        _against_decent_dp(options.decent_dp, options.rounds, options.csv)
         return
     obstacle = "asked for" if options.loopback else namespaces.obstacle()
     command = [sys.executable, "-m", "benchmarks.trainers", "links", str(options.rounds)]
@@ -94,6 +97,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     _print_ratios(found)
     save(_picture(found, where), options.picture)
     print(f"picture: {options.picture}")
+    _keep(found, options.csv)
 
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
@@ -102,6 +106,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--gbit", type=float, default=1.0, help="speed of a link, each way")
     parser.add_argument("--rounds", type=int, default=3, help="each takes two to three minutes")
     parser.add_argument("--picture", type=Path, default=Path("wallclock.svg"))
+    parser.add_argument("--csv", type=Path, help="also keep the rounds")
     parser.add_argument("--loopback", action="store_true", help="no links of a given speed")
     parser.add_argument("--decent-dp", metavar="PYTHON", help=HOW_TO_GET_DECENT_DP)
     return parser.parse_args(arguments)
@@ -173,7 +178,7 @@ def _add_ratio(table: Table, found: Measured, name: str, other: str, goal: str) 
     table.add_row(f"{name} / {other}", *numbers, goal, paper)
 
 
-def _against_decent_dp(python: str, rounds: int) -> None:
+def _against_decent_dp(python: str, rounds: int, kept: Path | None) -> None:
     """Both in the same processes and on loopback, in turns."""
     command = [python, "-m", "benchmarks.trainers", "decent-dp", str(rounds)]
     check = [python, "-c", "import decent_dp.ddp, pushsum"]
@@ -194,6 +199,21 @@ def _against_decent_dp(python: str, rounds: int) -> None:
                 table, found, f"{graph}: pushsum{end}", f"{graph}: decent-dp", "at most 1.15"
             )
     Console().print(table)
+    _keep(found, kept)
+
+
+def _keep(found: Measured, path: Path | None) -> None:
+    """A row for every method and round."""
+    if path is None:
+        return
+    entries = ("step", *PHASES, "weighting_exposed", "transfer", "bytes")
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["method", "round", *entries, "link"])
+        for name in found.names:
+            rounds = zip(*(found.by_round(name, entry) for entry in entries), strict=True)
+            for number, values in enumerate(rounds):
+                writer.writerow([name, number, *(f"{v:.6g}" for v in (*values, found.link))])
 
 
 # ----------------------------------------------------------------- the picture
