@@ -298,30 +298,45 @@ def _switches(found: list[Ended]) -> str:
 
 @_named("consensus")
 def _consensus(found: list[Ended]) -> str:
+    """Exponential: the distance and the bound; Full: Moreau's distance (uniform has none)."""
     rows = []
-    rules = list(dict.fromkeys(row["weighting"] for row in read("consensus")))
     for nodes in dict.fromkeys(row["nodes"] for row in read("consensus")):
-        cells = []
-        for rule in rules:
-            here = [r for r in read("consensus") if (r["nodes"], r["weighting"]) == (nodes, rule)]
-            distance = fmean(float(r["distance"]) for r in here)
-            bound = max(float(r["log10 bound"]) for r in here)
-            cells += [f"{distance:.2f}", f"10^{bound:.1f}"]
-        rows.append([nodes, *cells])
-    return _table(["N", *(h for rule in rules for h in (rule, "Theorem 1"))], rows)
+        cells = [nodes]
+        for graph, rule in DISTANCES:
+            here = _distances_of(graph, rule, nodes)
+            bound = max(float(row["log10 bound"]) for row in here)
+            cells += [f"{fmean(float(row['distance']) for row in here):.2f}", f"10^{bound:.1f}"]
+        rows.append(cells)
+    names = [f"{graph.capitalize()}, {rule.partition('(')[0]}" for graph, rule in DISTANCES]
+    return _table(["N", *(h for name in names for h in (name, "allowed"))], rows)
+
+
+DISTANCES = (("exponential", "uniform"), ("exponential", MOREAU), ("full", MOREAU))
+
+
+def _distances_of(graph: str, rule: str, nodes: str) -> list[dict[str, str]]:
+    wanted = (graph, rule, nodes)
+    return [
+        row
+        for row in read("consensus")
+        if (row["topology"], row["weighting"], row["nodes"]) == wanted
+    ]
 
 
 @_named("consensus-slopes")
 def _consensus_slopes(found: list[Ended]) -> str:
     """distance ~ N^slope, by least squares over the logarithms, for N >= 4."""
+    many = [n for n in dict.fromkeys(row["nodes"] for row in read("consensus")) if int(n) >= 4]
     slopes = []
-    for rule in dict.fromkeys(row["weighting"] for row in read("consensus")):
-        here = [r for r in read("consensus") if r["weighting"] == rule and int(r["nodes"]) >= 4]
-        x = [log(int(r["nodes"])) for r in here]
-        y = [log(float(r["distance"])) for r in here]
-        mx, my = fmean(x), fmean(y)
-        top = sum((a - mx) * (b - my) for a, b in zip(x, y, strict=True))
-        slopes.append(f"{rule}: {top / sum((a - mx) ** 2 for a in x):+.2f}")
+    for graph, rule in DISTANCES:
+        points = [
+            (log(int(n)), log(float(row["distance"])))
+            for n in many
+            for row in _distances_of(graph, rule, n)
+        ]
+        mx, my = fmean(x for x, _ in points), fmean(y for _, y in points)
+        slope = sum((x - mx) * (y - my) for x, y in points) / sum((x - mx) ** 2 for x, _ in points)
+        slopes.append(f"{slope:+.2f} ({graph.capitalize()}, {rule.partition('(')[0]})")
     return ", ".join(slopes)
 
 
