@@ -12,7 +12,7 @@ import pushsum as ps
 from benchmarks.timing import interleaved
 from pushsum.engines import simulator
 from pushsum.engines.memory import keep_freed_memory
-from pushsum.engines.simulator import Snapshot
+from pushsum.engines.simulator import Graph, Snapshot
 from pushsum.protocol import corrected
 
 NODES, PARAMETERS = 6, 11_173_962
@@ -26,12 +26,11 @@ def main() -> None:
     x = torch.randn(NODES, PARAMETERS, generator=generator)
     y = torch.empty_like(x)
     a = torch.rand(NODES, generator=generator, dtype=torch.float64) + 0.5
-    edges = graphs.edges(2)
-    senders, receivers = edges
+    senders, receivers = graphs.edges(2)
     heard, snapshots = graphs.last_heard(2), (Snapshot(1, x),)
     d2 = simulator.squared_distances(senders, receivers, heard, snapshots)
     W = weighting.matrix(graphs.adjacency(2), d2.reshape(NODES, NODES))
-    mix = simulator.mixer(NODES, edges, W[receivers, senders])
+    mix = simulator.mixer(Graph(NODES, senders, receivers), W[receivers, senders])
     network = simulator.Network(graphs)
     algorithm = ps.algorithms.sgap(0.1, weighting)
     state = algorithm.step(algorithm.init(x), x, 1, network)

@@ -8,6 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import pushsum as ps
+from pushsum import models
+from pushsum.engines import gradients as module
 from pushsum.engines.gradients import (
     Batch,
     Layout,
@@ -204,6 +206,83 @@ def test_a_model_that_vmap_cannot_batch_is_measured_without_it():
     model = Branches().double()
     _, seconds = fastest(model, F.cross_entropy, stacked(model, 3), some_batch(3))
     assert set(seconds) == {"loop", "threads"}
+
+
+def frozen_below():
+    model = models.build("mlp", (1, 8, 8), 3, hidden=(7, 6))
+    model.hidden1.requires_grad_(False)
+    return model
+
+
+def tied():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 3))
+    model[2].weight = model[1].weight
+    return model
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        models.build("mlp", (1, 8, 8), 3, hidden=(7,)),
+        models.build("cnn", (1, 8, 8), 3, width=4),
+        models.build("resnet-small", (1, 8, 8), 3, width=4, blocks=(1, 1)),
+        models.build("resnet-small", (1, 8, 8), 3, width=4, blocks=(1, 1), norm="group"),
+        frozen_below(),
+        tied(),
+    ],
+    ids=["mlp", "cnn", "batch norm", "group norm", "frozen", "tied"],
+)
+def test_a_recorded_pass_equals_vmap_bit_for_bit(model, monkeypatch):
+    """Over steps of descent, with a smaller batch and another memory format in between."""
+    generator = torch.Generator().manual_seed(4)
+    images = torch.randn(5, 12, 1, 8, 8, generator=generator)
+    targets = torch.randint(3, (5, 12), generator=generator)
+    last = images.flatten(0, 1).contiguous(memory_format=torch.channels_last).view_as(images)
+    batches = [Batch(images, targets), Batch(last[:, :4], targets[:, :4])]
+    runs = []
+    for long_run in (1000, 2):
+        monkeypatch.setattr(module, "LONG_RUN", long_run)
+        buffers = stacked_buffers(model, 5)
+        compute = gradients("vmap", model, F.cross_entropy, buffers)
+        y, losses = stacked(model, 5), []
+        for step in range(8):
+            g, loss = compute(y, batches[step % 2])
+            y = y - 0.1 * g
+            losses.append(loss)
+        runs.append([y, torch.stack(losses), *buffers.values()])
+    assert len(compute.recorded) == 2
+    assert all(torch.equal(one, other) for one, other in zip(*runs, strict=True))
+
+
+class Counting(nn.Module):
+    calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return x * self.calls
+
+
+def hooked():
+    model = small_net()
+    model[4].register_forward_hook(lambda layer, inputs, output: 2 * output)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "loss"),
+    [
+        (nn.Sequential(small_net(), Counting()), F.cross_entropy),
+        (hooked(), F.cross_entropy),
+        (small_net(), lambda outputs, targets: 2 * F.cross_entropy(outputs, targets)),
+    ],
+    ids=["module", "hook", "loss"],
+)
+def test_what_may_change_from_pass_to_pass_is_not_recorded(model, loss, monkeypatch):
+    monkeypatch.setattr(module, "LONG_RUN", 1)
+    compute = gradients("vmap", model, loss, stacked_buffers(model, 2))
+    for _ in range(3):
+        compute(stacked(model, 2), some_batch(2))
+    assert not compute.recorded
 
 
 def test_layout_round_trip_and_refusals():

@@ -6,6 +6,7 @@ pushed at the step at which i last heard j, so nothing here is n x n x d.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from pushsum.topology import NEVER, Topology
 from pushsum.weighting import Shares, Weighting, dense
 
 FEW_NODES = 256  #: up to here an (n, n) matrix is cheap; above, only lists of edges are kept
+GRAPHS = 16  #: that are kept, of few nodes: a cycle of them comes round again
 SPARSE = 16  #: a matrix product does this many zeros in the time of one gathered row
 
 Gradient = Callable[[Tensor, int], Tensor]
@@ -134,6 +136,32 @@ class Snapshot(NamedTuple):
     x: Tensor
 
 
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """The (E,) senders and receivers of a step, sorted, and each receiver's edges among them."""
+
+    n: int
+    senders: Tensor
+    receivers: Tensor
+
+    @cached_property
+    def by_receiver(self) -> Tensor:
+        """(E,) the edges, receiver after receiver; for each of them in the order of the senders."""
+        return self.receivers.argsort(stable=True)
+
+    @cached_property
+    def first(self) -> Tensor:
+        """(n,) where in `by_receiver` those of a receiver begin."""
+        return torch.searchsorted(self.receivers[self.by_receiver], torch.arange(self.n))
+
+    @cached_property
+    def turns(self) -> list[Tensor]:
+        """The first edge of every receiver, the second of every one that has two, ..."""
+        order = self.by_receiver
+        turn = torch.arange(len(order)) - self.first[self.receivers[order]]
+        return [order[turn == k] for k in range(int(turn.max()) + 1)]
+
+
 class Network:
     """The exchange of the simulator.
 
@@ -149,17 +177,20 @@ class Network:
         self.start = start
         self.wire = wire
         self.period = topology.period  # raises here if the graphs do not connect the nodes
+        kept = GRAPHS if topology.n <= FEW_NODES else 1
+        self._graph = lru_cache(kept)(lambda t: Graph(topology.n, *topology.edges(t)))
         self.seconds = {"weighting": 0.0, "mixing": 0.0}  # what the exchanges have cost so far
 
     def push(self, t: int, weighting: Weighting, values: Sequence[Tensor], memory: Any) -> Pushed:
         """Lines 3-7 of Algorithm 1; see `pushsum.protocol.Exchange`."""
         snapshots: tuple[Snapshot, ...] = memory or ()
         t -= self.start
-        edges = self.topology.edges(t)
+        cycle = self.topology.cycle
+        graph = self._graph(t if cycle is None else (t - 1) % cycle + 1)
         start = perf_counter()
-        weights = self._weights(t, edges, weighting, snapshots)
+        weights = self._weights(t, graph, weighting, snapshots)
         weighted = perf_counter()
-        mix = mixer(self.topology.n, edges, weights)
+        mix = mixer(graph, weights)
         sent = [v if self.wire is None or v.ndim == 1 else v.to(self.wire) for v in values]
         held = tuple(_delivered(mix, v, out) for v, out in zip(values, sent, strict=True))
         self.seconds["weighting"] += weighted - start
@@ -183,11 +214,10 @@ class Network:
         return tuple(Snapshot(step, tensors[str(position)]) for position, step in steps) or None
 
     def _weights(
-        self, t: int, edges: Tensor, weighting: Weighting, snapshots: tuple[Snapshot, ...]
+        self, t: int, graph: Graph, weighting: Weighting, snapshots: tuple[Snapshot, ...]
     ) -> Tensor:
         """Line 3: weights of step t from the buffers as step t-1 left them."""
-        n = self.topology.n
-        senders, receivers = edges
+        n, senders, receivers = graph.n, graph.senders, graph.receivers
         nothing = torch.zeros(len(senders), dtype=torch.float64)
         if isinstance(weighting, Shares):
             if weighting.sight == "nothing":
@@ -216,7 +246,7 @@ class Network:
 # --------------------------------------------------------------------------- mixing
 
 
-def mixer(n: int, edges: Tensor, weights: Tensor) -> Callable[[Tensor], Tensor]:
+def mixer(graph: Graph, weights: Tensor) -> Callable[[Tensor], Tensor]:
     """Line 7: value -> what every node holds once the weighted values have arrived.
 
     In float64 and for many nodes, each node adds up what it received in the order of the senders,
@@ -224,16 +254,16 @@ def mixer(n: int, edges: Tensor, weights: Tensor) -> Callable[[Tensor], Tensor]:
     or processes did it. Below that precision a few nodes are one product with a matrix, or with
     its non-zero entries where they are few, in float32.
     """
-    senders, receivers = edges
-    in_order = _in_order(n, senders, receivers, weights)
+    n = graph.n
+    in_order = _segment_sums if n > FEW_NODES else _sums_by_turn
     product = _sparse_product if SPARSE * len(weights) <= n**2 else _dense_product
 
     def mix(value: Tensor) -> Tensor:
         rows = value.reshape(n, -1)
         if value.dtype == torch.float64 or n > FEW_NODES:
-            return in_order(rows).reshape(value.shape)
-        given = float32_weights(n, senders, receivers, weights)
-        mixed = product(rows.float(), senders, receivers, given)
+            return in_order(rows, graph, weights).reshape(value.shape)
+        given = float32_weights(n, graph.senders, graph.receivers, weights)
+        mixed = product(rows.float(), graph, given)
         return mixed.to(value.dtype).reshape(value.shape)
 
     return mix
@@ -247,58 +277,47 @@ def _delivered(mix: Callable[[Tensor], Tensor], value: Tensor, sent: Tensor) -> 
     return mix(rounded) + (value - rounded)
 
 
-def _dense_product(rows: Tensor, senders: Tensor, receivers: Tensor, weights: Tensor) -> Tensor:
-    return torch.mm(dense(len(rows), senders, receivers, weights).to(rows.device), rows)
+def _dense_product(rows: Tensor, graph: Graph, weights: Tensor) -> Tensor:
+    W = dense(graph.n, graph.senders, graph.receivers, weights)
+    return torch.mm(W.to(rows.device), rows)
 
 
-def _sparse_product(rows: Tensor, senders: Tensor, receivers: Tensor, weights: Tensor) -> Tensor:
+def _sparse_product(rows: Tensor, graph: Graph, weights: Tensor) -> Tensor:
     """A bag of weighted rows for every receiver, which has at least its own."""
-    by_receiver = receivers.argsort(stable=True)
-    first = torch.searchsorted(receivers[by_receiver], torch.arange(len(rows)))
     return F.embedding_bag(
-        senders[by_receiver].to(rows.device),
+        graph.senders[graph.by_receiver].to(rows.device),
         rows,
-        first.to(rows.device),
+        graph.first.to(rows.device),
         mode="sum",
-        per_sample_weights=weights[by_receiver].to(rows.device),
+        per_sample_weights=weights[graph.by_receiver].to(rows.device),
     )
 
 
-def _in_order(
-    n: int, senders: Tensor, receivers: Tensor, weights: Tensor
-) -> Callable[[Tensor], Tensor]:
-    """rows (n, d) -> sums by receiver, in the order of the senders."""
-    if n > FEW_NODES:
-        return lambda rows: _segment_sums(rows, senders, receivers, weights)
-    by_receiver = receivers.argsort(stable=True)  # edges are sorted by sender
-    first = torch.searchsorted(receivers[by_receiver], torch.arange(n))
-    turn = torch.arange(len(receivers)) - first[receivers[by_receiver]]
-    turns = [by_receiver[turn == k] for k in range(int(turn.max()) + 1)]
-
-    def sums(rows: Tensor) -> Tensor:
-        device = rows.device
-        w = weights.to(rows)[:, None]
-        messages = [
-            (senders[k].to(device), receivers[k].to(device), w[k.to(device)]) for k in turns
-        ]
-        held = torch.zeros_like(rows)
-        width = max(1, 4 * BLOCK // n)
-        for start in range(0, rows.shape[1], width):
-            part = slice(start, start + width)
-            for sent_by, received_by, weight in messages:  # the k-th of every node that has one
-                given = rows[:, part].index_select(0, sent_by).mul_(weight)
-                if len(received_by) == n:
-                    held[:, part] += given
-                else:
-                    held[received_by, part] += given
-        return held
-
-    return sums
-
-
-def _segment_sums(rows: Tensor, senders: Tensor, receivers: Tensor, weights: Tensor) -> Tensor:
+def _sums_by_turn(rows: Tensor, graph: Graph, weights: Tensor) -> Tensor:
+    """Sums by receiver, in the order of the senders: the k-th message of every node at a time."""
+    device = rows.device
+    w = weights.to(rows)[:, None]
+    messages = [
+        (graph.senders[k].to(device), graph.receivers[k].to(device), w[k.to(device)])
+        for k in graph.turns
+    ]
     held = torch.zeros_like(rows)
-    senders, receivers = senders.to(rows.device), receivers.to(rows.device)
+    width = max(1, 4 * BLOCK // graph.n)
+    for start in range(0, rows.shape[1], width):
+        part = slice(start, start + width)
+        for sent_by, received_by, weight in messages:
+            given = rows[:, part].index_select(0, sent_by).mul_(weight)
+            if len(received_by) == graph.n:
+                held[:, part] += given
+            else:
+                held[received_by, part] += given
+    return held
+
+
+def _segment_sums(rows: Tensor, graph: Graph, weights: Tensor) -> Tensor:
+    """Sums by receiver, in the order of the senders: some messages at a time."""
+    held = torch.zeros_like(rows)
+    senders, receivers = graph.senders.to(rows.device), graph.receivers.to(rows.device)
     w = weights.to(rows)[:, None]
     width = max(1, 4 * BLOCK // min(len(senders), BLOCK))
     for column in range(0, rows.shape[1], width):
@@ -319,6 +338,8 @@ def squared_distances(
     """
     d2 = torch.zeros(len(holders), dtype=torch.float64)
     others = (steps != NEVER) & (holders != heard)
+    if not others.any():
+        return d2
     for step, x in snapshots:
         (of_step,) = ((steps == step) & others).nonzero(as_tuple=True)
         if len(of_step) > 0:
