@@ -109,6 +109,10 @@ def _of(found: list[Ended], method: str, **more: str | float) -> list[Ended]:
     return chosen(found, algorithm=algorithm, weighting=weighting, **sweep, **more)
 
 
+def _among(found: list[Ended], *sweeps: str, **wanted: str | float) -> list[Ended]:
+    return [run for run in chosen(found, **wanted) if run.sweep in sweeps]
+
+
 def _paper(method: str, topology: str) -> float:
     return paper_table()["resnet18", "cifar10", method, topology].accuracy
 
@@ -181,11 +185,7 @@ def _weights(found: list[Ended]) -> str:
     for family, original in (("SGAP", "SGP"), ("MSGAP", "MSGP")):
         for rule in rules:
             algorithm = original if rule == "uniform" else family
-            here = [
-                run
-                for run in chosen(found, algorithm=algorithm, weighting=rule)
-                if run.sweep in ("table1", "lazy")
-            ]
+            here = _among(found, "table1", "lazy", algorithm=algorithm, weighting=rule)
             if not here:
                 continue
             cells = [_percent(chosen(here, topology=t)) for t in TOPOLOGIES]
@@ -198,7 +198,7 @@ def _distances(found: list[Ended]) -> str:
     rows = []
     for rule in ("uniform", "lazy(c=0.5)", "lazy(c=0.25)", "lazy(c=0.1)", MOREAU, SCALE_FREE):
         algorithm = "SGP" if rule == "uniform" else "SGAP"
-        here = [r for r in chosen(found, algorithm=algorithm, weighting=rule) if r.sweep != "dials"]
+        here = _among(found, "table1", "lazy", algorithm=algorithm, weighting=rule)
         means = [spread(chosen(here, topology=t), "distance") for t in TOPOLOGIES]
         rows.append([rule, *("–" if m is None else f"{m[0]:.3g}" for m in means)])
     return _table(["distance", *(t.capitalize() for t in TOPOLOGIES)], rows)
@@ -230,11 +230,51 @@ def _adaptive(found: list[Ended]) -> str:
 @_named("dials")
 def _dials(found: list[Ended]) -> str:
     rows = []
-    some = chosen(found, algorithm="SGAP", topology="exponential")
+    some = _among(found, "table1", "dials", algorithm="SGAP", topology="exponential")
     for value in ("0.01", "0.1", "1", "10", "100"):
         rules = (f"moreau(k={value}, v=0.1)", f"scale-free-moreau(c={value}, v=0.1)")
         rows.append([value, *(_percent(chosen(some, weighting=rule)) for rule in rules)])
     return _table(["k or c", "Moreau", "scale-free Moreau"], rows)
+
+
+@_named("rates")
+def _rates(found: list[Ended]) -> str:
+    """SGP and SGAP with the step size of table1-small, and with a quarter of it."""
+    rows = []
+    for sweep, rate in (("table1", "0.2"), ("rates", "0.05")):
+        for t in ("full", "exponential"):
+            some = chosen(found, sweep=sweep, topology=t)
+            one = chosen(some, algorithm="SGP", weighting="uniform")
+            other = chosen(some, algorithm="SGAP", weighting=MOREAU)
+            gap = _points(difference(other, one, "accuracy"))
+            rows.append([f"{rate}, {t.capitalize()}", _percent(one), _percent(other), gap])
+    return _table(["step size", "SGP", "SGAP, Moreau", "SGAP − SGP"], rows)
+
+
+@_named("momentum")
+def _momentum(found: list[Ended]) -> str:
+    """A node's own momentum and the quasi-global one, at equal communication."""
+    names = {
+        "MSGP": ("table1", "MSGP", "uniform"),
+        "QGM, uniform": ("momentum", "QGM", "uniform"),
+        "MSGAP, Moreau": ("table1", "MSGAP", MOREAU),
+        "QGM, Moreau": ("momentum", "QGM", MOREAU),
+    }
+    some = {
+        name: chosen(found, sweep=sweep, algorithm=algorithm, weighting=rule)
+        for name, (sweep, algorithm, rule) in names.items()
+    }
+    where = ("exponential", "random")
+    rows = [
+        [name, *(_percent(chosen(here, topology=t)) for t in where)] for name, here in some.items()
+    ]
+    for one, other in (("QGM, uniform", "MSGP"), ("QGM, Moreau", "MSGAP, Moreau")):
+        gaps = [
+            difference(chosen(some[one], topology=t), chosen(some[other], topology=t), "accuracy")
+            for t in where
+        ]
+        rows.append([f"{one} − {other}", *map(_points, gaps)])
+    return _table(["accuracy, %", *(t.capitalize() for t in where)], rows)
 
 
 # --------------------------------------------------------------------------- BatchNorm
@@ -338,6 +378,35 @@ def _consensus_slopes(found: list[Ended]) -> str:
         slope = sum((x - mx) * (y - my) for x, y in points) / sum((x - mx) ** 2 for x, _ in points)
         slopes.append(f"{slope:+.2f} ({graph.capitalize()}, {rule.partition('(')[0]})")
     return ", ".join(slopes)
+
+
+@_named("consensus-gap")
+def _consensus_gap(found: list[Ended]) -> str:
+    """How many orders of magnitude the bound is above a distance: fewest and most."""
+    gaps = [
+        float(row["log10 bound"]) - log(float(row["distance"])) / log(10)
+        for row in read("consensus")
+        if float(row["distance"]) > 1e-9
+    ]
+    return f"{min(gaps):.1f} to {max(gaps):.1f}"
+
+
+@_named("consensus-broken")
+def _consensus_broken(found: list[Ended]) -> str:
+    return str(sum(int(row["broken"]) for row in read("consensus")))
+
+
+@_named("moreau-over-uniform")
+def _moreau_over_uniform(found: list[Ended]) -> str:
+    """Ratios of mean distances on Exponential, the lowest and the highest over N."""
+    ratios = []
+    for nodes in dict.fromkeys(row["nodes"] for row in read("consensus")):
+        far, near = (
+            fmean(float(row["distance"]) for row in _distances_of("exponential", rule, nodes))
+            for rule in (MOREAU, "uniform")
+        )
+        ratios += [far / near] if near > 0 else []
+    return f"{min(ratios):.0f} to {max(ratios):.0f}"
 
 
 # --------------------------------------------------------------------------- bytes and time
