@@ -155,9 +155,9 @@ def test_a_node_at_another_step_is_refused():
 
 
 def never_comes(rank):
-    peers = Peers(timeout=2)
     if rank == 1:
         return "stayed away"
+    peers = Peers(timeout=2)
     try:
         peers.agree({"here": True})
     except PeerLost as problem:

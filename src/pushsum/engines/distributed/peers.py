@@ -77,7 +77,8 @@ class Peers:
             prefix = f"pushsum/{number}"
             self._store = PrefixStore(prefix, store)
             self._answered = monotonic()  # when the store last did
-            self._ask(lambda: [self._store.add(f"count/{node}", 0) for node in range(self.n)])
+            ranks = range(self.n)
+            self._ask(lambda: [self._store.add(f"count/{r}", int(r == self.rank)) for r in ranks])
             own = PrefixStore(prefix, store.clone())  # a connection of the thread's own
             self._beating = threading.Thread(target=self._beat, args=(own,), daemon=True)
             self._beating.start()
