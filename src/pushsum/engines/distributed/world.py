@@ -189,10 +189,7 @@ class Processes:
             elif rung and monotonic() > asked + AT_ONCE:
                 self._end("told to stop a second time")
             elif monotonic() > asked + PATIENCE:
-                self._end(
-                    f"told to stop {PATIENCE:g} s ago, but what was begun takes longer, here or "
-                    "at another node"
-                )
+                self._end(f"told to stop {PATIENCE:g} s ago, but {self._obstacle()}")
 
     def _ask(self) -> None:
         with self._lock:
@@ -201,6 +198,15 @@ class Processes:
         if self.peers.n > 1:
             self.peers.tell("stop", 1)
             self.peers.tell(f"begun/{self.peers.rank}", begun)
+
+    def _obstacle(self) -> str:
+        try:
+            for node in range(self.peers.n):
+                if self.peers.n > 1 and not self.peers.told(f"begun/{node}"):
+                    return f"node {node} does not answer"
+        except PeerLost as loss:
+            return str(loss)
+        return "what was begun takes longer, here or at another node"
 
     def _end(self, why: str, code: int = 1) -> None:
         """The main thread cannot be reached within a message or a pass: end the process here."""
