@@ -191,6 +191,21 @@ def test_a_node_that_dies_before_they_meet_is_one_line():
             )
 
 
+def dies_within(rank):
+    peers = Peers(timeout=4)
+    if rank == 1:
+        torch.distributed.new_group = lambda **_: os._exit(0)
+    with pytest.raises(PeerLost) as loss:
+        peers.agree({})
+    return str(loss.value)
+
+
+def test_a_node_that_dies_while_channels_are_opened_is_named():
+    with running(3, dies_within) as ranks:
+        for rank in (0, 2):
+            assert ranks.result(rank, 10).startswith("node 1 is lost: its process ended")
+
+
 def never_comes(rank):
     if rank == 1:
         return "stayed away"

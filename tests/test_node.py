@@ -710,6 +710,23 @@ def test_overlap_refuses_an_optimizer_that_counts_its_steps():
             model(batch(0, 1)[0]).sum().backward()
 
 
+class Twice(torch.optim.SGD):
+    def step(self):
+        super().step()
+
+
+def test_a_step_within_a_step_is_refused():
+    """Torch runs the hooks for both, once any plain SGD has been made."""
+    model = network()
+    torch.optim.SGD(model.parameters())
+    optimizer = Twice(model.parameters())
+    with (
+        ps.PushSum(model, optimizer),
+        pytest.raises(RuntimeError, match=r"Twice.step\(\) began within another step\(\)"),
+    ):
+        optimizer.step()
+
+
 @pytest.mark.parametrize("explicit", [False, True])
 def test_parameters_that_are_trained_later_are_refused(explicit):
     loop = Frozen()

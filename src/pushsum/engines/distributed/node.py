@@ -112,11 +112,13 @@ class PushSum:
         self._step: Step | None = None
         self._hooks: list[Any] = []
         self._early: _Early | None = None
+        self._stepping = False
         if optimizer is not None:
+            self._hooks.append(optimizer.register_step_pre_hook(self._before_step))
             if overlap:
                 self._early = _Early(self, optimizer)
                 self._hooks += self._early.hooks
-            self._hooks.append(optimizer.register_step_post_hook(lambda *_: self.push()))
+            self._hooks.append(optimizer.register_step_post_hook(self._after_step))
 
     def _things_in_common(self, dtype: torch.dtype, wire: torch.dtype | None) -> dict[str, Any]:
         """What all nodes must have in common, or messages would not fit."""
@@ -156,6 +158,18 @@ class PushSum:
     def ledger(self) -> Ledger:
         """Bytes sent, and where the time of the exchanges went."""
         return self._exchange.ledger
+
+    def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
+        if self._stepping:
+            raise RuntimeError(
+                f"{type(optimizer).__name__}.step() began within another step(), perhaps that of "
+                "a subclass, or the last one failed: give optimizer=None, and call push() yourself"
+            )
+        self._stepping = True
+
+    def _after_step(self, *_: Any) -> None:
+        self._stepping = False
+        self.push()
 
     @torch.no_grad()
     def push(self) -> None:
