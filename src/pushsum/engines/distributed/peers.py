@@ -79,7 +79,7 @@ class Peers:
             self._answered = monotonic()  # when the store last did
             ranks = range(self.n)
             self._ask(lambda: [self._store.add(f"count/{r}", int(r == self.rank)) for r in ranks])
-            own = PrefixStore(prefix, store.clone())  # a connection of the thread's own
+            own = PrefixStore(prefix, self._ask(store.clone))  # a connection of the thread's own
             self._beating = threading.Thread(target=self._beat, args=(own,), daemon=True)
             self._beating.start()
 
