@@ -1,5 +1,7 @@
 """One process per node: the same numbers as the simulator, step by step, over real messages."""
 
+import os
+import re
 from itertools import product
 
 import pytest
@@ -7,9 +9,9 @@ import torch
 
 import pushsum as ps
 from pushsum.engines.distributed.exchange import BUCKET, Exchange
-from pushsum.engines.distributed.peers import PeerLost, Peers
+from pushsum.engines.distributed.peers import PeerLost, Peers, take_own_device
 from pushsum.engines.simulator import Network
-from tests.ranks import on_ranks
+from tests.ranks import on_ranks, running
 
 STEPS = 12
 
@@ -155,10 +157,60 @@ def test_a_node_at_another_step_is_refused():
     assert second.startswith("node 0 is at step 1, this node at step 2")
 
 
+def test_gloo_carries_tensors_of_cpus_alone(monkeypatch):
+    peers = Peers(timeout=5)
+    peers.n = 2
+    cpu, cuda = torch.device("cpu"), torch.device("cuda")
+    for config, serves in [("cpu:gloo,cuda:gloo", (True, False)), ("cuda:nccl", (False, True))]:
+        monkeypatch.setattr(torch.distributed, "get_backend_config", lambda config=config: config)
+        assert (peers.backend_serves(cpu), peers.backend_serves(cuda)) == serves
+
+
+def test_processes_of_one_machine_take_a_device_each(monkeypatch):
+    taken = []
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 4)
+    monkeypatch.setattr(torch.accelerator, "set_device_index", taken.append)
+    for rank in range(6):
+        monkeypatch.setenv("LOCAL_RANK", str(rank))
+        take_own_device()
+    assert taken == [0, 1, 2, 3, 0, 1]
+
+
+def dies_before(rank):
+    if rank == 1:
+        os._exit(0)
+    with pytest.raises(PeerLost) as loss:
+        Peers(timeout=2)
+    return str(loss.value)
+
+
+def test_a_node_that_dies_before_they_meet_is_one_line():
+    with running(3, dies_before, torchrun=True) as ranks:
+        for rank in (0, 2):
+            assert re.match(
+                r"not all processes came .* within 2 s: [^\n]*$", ranks.result(rank, 60)
+            )
+
+
+def dies_within(rank):
+    peers = Peers(timeout=4)
+    if rank == 1:
+        torch.distributed.new_group = lambda **_: os._exit(0)
+    with pytest.raises(PeerLost) as loss:
+        peers.agree({})
+    return str(loss.value)
+
+
+def test_a_node_that_dies_while_channels_are_opened_is_named():
+    with running(3, dies_within) as ranks:
+        for rank in (0, 2):
+            assert ranks.result(rank, 10).startswith("node 1 is lost: its process ended")
+
+
 def never_comes(rank):
-    peers = Peers(timeout=2)
     if rank == 1:
         return "stayed away"
+    peers = Peers(timeout=2)
     try:
         peers.agree({"here": True})
     except PeerLost as problem:

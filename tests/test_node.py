@@ -1,18 +1,24 @@
 """`PushSum` in a user's own loop: real processes, against the simulator with the same optimizer."""
 
+import os
 import re
+import signal
+import time
 from contextlib import nullcontext
 from io import BytesIO
+from multiprocessing import Pipe
 
 import pytest
 import torch
 from torch import nn
 
 import pushsum as ps
+from pushsum.engines.arithmetic import LONG
+from pushsum.engines.distributed import exchange
 from pushsum.engines.distributed.peers import PeerLost
 from pushsum.engines.gradients import Batch, Layout, gradients, stacked_buffers
 from pushsum.optimizers import optimizer_rule
-from tests.ranks import on_ranks
+from tests.ranks import on_ranks, running
 
 STEPS, N = 7, 3
 OPTIMIZERS = {
@@ -314,6 +320,53 @@ def test_loops_of_all_kinds():
     assert sizes == {"Loop": 122, "Frozen": 122 - 56, "Tied": 122}
 
 
+# --------------------------------------------------------------------------- many buckets
+
+
+def wide():
+    torch.manual_seed(0)
+    return nn.Sequential(*[part for _ in range(4) for part in (nn.Linear(210, 210), nn.Tanh())])
+
+
+def in_buckets(rank, topology, weighting):
+    """The parameters after some steps without and with overlap, and when buckets left."""
+    exchange.BUCKET = LONG  # as small as buckets may be
+    found, sent = [], []
+    send = exchange.Step.send
+
+    def noticed(step, bucket):
+        sent.append(model[0].weight.grad is None)  # the backward pass has not come to its end
+        send(step, bucket)
+
+    exchange.Step.send = noticed
+    for overlap in (False, True):
+        model = wide()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        sent.clear()
+        node = ps.PushSum(model, optimizer, topology, weighting, overlap=overlap, timeout=60)
+        for t in range(4):
+            generator = torch.Generator().manual_seed(10 * t + rank)
+            optimizer.zero_grad()
+            model(torch.randn(8, 210, generator=generator)).square().mean().backward()
+            optimizer.step()
+        node.close()
+        found.append((flat(model), node.a, list(sent)))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("topology", "weighting"),
+    [("full", "uniform"), ("exponential", "moreau:k=0.01,v=0.1"), ("ring", "scale-free-moreau")],
+)
+def test_buckets_that_leave_during_backward_change_nothing(topology, weighting):
+    for plain, overlapped in on_ranks(N, in_buckets, topology, weighting):
+        assert torch.equal(plain[0], overlapped[0])
+        assert plain[1] == overlapped[1]
+        assert len(overlapped[2]) == 4 * 6
+        assert sum(overlapped[2]) >= 4 * 3
+        assert not any(plain[2])
+
+
 # --------------------------------------------------------------------------- saving
 
 
@@ -475,6 +528,33 @@ def test_a_node_that_takes_fewer_steps_is_named():
         assert re.fullmatch(line, found[rank]), found[rank]
 
 
+def endless(rank, pipe_to_tell):
+    loop = Loop()
+    node = ps.PushSum(loop.model, loop.optimizer, "full", timeout=5)
+    try:
+        for t in range(1, 10**9):
+            loop.step(rank, t, node)
+            if t == 5:
+                pipe_to_tell.send(rank)
+    except PeerLost as loss:
+        return str(loss)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_node_that_is_lost_is_named_in_every_users_loop(how):
+    mine, theirs = Pipe(duplex=False)
+    with running(N, endless, theirs) as ranks:
+        for _ in range(N):
+            assert mine.poll(60)
+            mine.recv()
+        start = time.monotonic()
+        os.kill(ranks.processes[1].pid, how)
+        ends = [ranks.result(rank, 8) for rank in (0, 2)]
+    assert time.monotonic() - start < 8
+    for end in ends:
+        assert end.startswith("node 1 is lost: its process ended, stopped or is cut off"), end
+
+
 def wrapped(rank):
     model = network()
     with pytest.raises(ValueError, match="wrapped in DistributedDataParallel") as refusal:
@@ -589,6 +669,87 @@ def test_overlap_leaves_the_gradients_of_another_optimizer():
         mine.step()
         another.step()
     torch.testing.assert_close(first.weight.detach(), before - 0.1 * slope)
+
+
+class Own(torch.optim.Optimizer):
+    """An optimizer with something of its own, which torch's copying would leave out."""
+
+    def __init__(self, parameters, counting):
+        super().__init__(parameters, {})
+        self.rate, self.counting, self.steps = 0.1, counting, 0
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    p.sub_(p.grad, alpha=self.rate)
+        self.steps += self.counting
+
+
+def test_overlap_keeps_what_an_optimizer_has_of_its_own():
+    models = network(), network()
+    optimizers = [Own(model.parameters(), counting=0) for model in models]
+    node = ps.PushSum(models[0], optimizers[0], overlap=True)
+    for t in (1, 2):
+        for model, optimizer in zip(models, optimizers, strict=True):
+            optimizer.zero_grad()
+            optimizer.rate = 0.1 / t
+            model(batch(0, t)[0]).square().sum().backward()
+            optimizer.step()
+    node.close()
+    torch.testing.assert_close(flat(models[0]), flat(models[1]))
+
+
+def test_overlap_refuses_an_optimizer_that_counts_its_steps():
+    model = network()
+    optimizer = Own(model.parameters(), counting=1)
+    with ps.PushSum(model, optimizer, overlap=True):
+        line = r"overlap: Own.step\(\) changes its steps, and would .* write overlap=False"
+        with pytest.raises(RuntimeError, match=line):
+            model(batch(0, 1)[0]).sum().backward()
+
+
+class Twice(torch.optim.SGD):
+    def step(self):
+        super().step()
+
+
+def test_a_step_within_a_step_is_refused():
+    """Torch runs the hooks for both, once any plain SGD has been made."""
+    model = network()
+    torch.optim.SGD(model.parameters())
+    optimizer = Twice(model.parameters())
+    with (
+        ps.PushSum(model, optimizer),
+        pytest.raises(RuntimeError, match=r"Twice.step\(\) began within another step\(\)"),
+    ):
+        optimizer.step()
+
+
+@pytest.mark.parametrize("explicit", [False, True])
+def test_parameters_that_are_trained_later_are_refused(explicit):
+    loop = Frozen()
+    node = ps.PushSum(loop.model, None if explicit else loop.optimizer)
+    loop.step(0, 1, node)
+    loop.model[2].requires_grad_(True)
+    go_on = node.push if explicit else loop.optimizer.step
+    with pytest.raises(RuntimeError, match=r"a parameter of shape \(7, 7\) is trained, but was"):
+        go_on()
+
+
+def test_an_average_is_a_state_of_the_model():
+    """Buffers, frozen and tied parameters too."""
+    model = nn.Sequential(nn.Linear(5, 5), nn.BatchNorm1d(5), nn.Linear(5, 5), nn.Linear(5, 5))
+    model[2].requires_grad_(False)
+    model[3].weight = model[0].weight
+    optimizer = torch.optim.SGD((p for p in model.parameters() if p.requires_grad), lr=0.1)
+    with ps.PushSum(model, optimizer) as node:
+        model(torch.randn(4, 5)).square().sum().backward()
+        optimizer.step()
+        before = {name: value.clone() for name, value in model.state_dict().items()}
+        model.load_state_dict(node.average())
+    torch.testing.assert_close(dict(model.state_dict()), before)
 
 
 def test_a_state_is_of_the_same_things_and_between_steps():

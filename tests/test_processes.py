@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from pushsum import checkpoint, config, training
+from pushsum.engines.distributed import world as world_module
 from pushsum.engines.distributed.peers import PeerLost, Peers
 from pushsum.engines.distributed.world import Processes
 from pushsum.experiment import Experiment
@@ -143,6 +144,101 @@ def test_a_lost_node_ends_the_run_everywhere(how, moment, tmp_path):
     for node in others:
         mine = tmp_path / "checkpoints" / f"node-{node}"
         assert checkpoint.load(mine).step == checkpoint.generations(mine)[0]
+
+
+def train_but_stop_while_testing(rank, directory):
+    """Node 1 is stopped in the middle of a record, when others may be waiting for its word."""
+    original = Experiment.test_nodes
+
+    def test_nodes(self, *arguments):
+        if rank == 1 and len(records(Path(directory))) == 2:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return original(self, *arguments)
+
+    Experiment.test_nodes = test_nodes
+    return train(rank, directory, ["epochs=1000"], False, TIMEOUT)
+
+
+def test_a_node_that_stops_during_a_record_takes_no_longer(tmp_path):
+    with running(4, train_but_stop_while_testing, str(tmp_path)) as ranks:
+        wait_for_records(tmp_path, 2)
+        start = time.monotonic()
+        ends = [ranks.result(rank, TIMEOUT + 3) for rank in (0, 2, 3)]
+        assert time.monotonic() - start < TIMEOUT + 2
+    assert all(end.startswith("PeerLost: node 1 is lost") for end in ends), ends
+
+
+def train_but_wait(rank, directory, seconds):
+    """In step 3 every node is told to stop while it computes, and goes on for some time."""
+    world_module.PATIENCE = 3.0
+    original = training.loop._one_step
+
+    def one_step(built, world, now, t, compute, exchange):
+        def slowly(y, batch):
+            g, losses = compute(y, batch)
+            if t == 3:
+                os.kill(os.getpid(), signal.SIGTERM)
+                while not world.stopping:
+                    time.sleep(0.01)
+                time.sleep(seconds)
+            return g, losses
+
+        original(built, world, now, t, slowly, exchange)
+
+    training.loop._one_step = one_step
+    overrides = ["model.name=resnet-small", "model.hidden=null", "model.width=2", "steps=6"]
+    return train(rank, directory, overrides)
+
+
+def test_a_step_that_nobody_has_sent_is_given_up_to_save(tmp_path):
+    ends = on_ranks(4, train_but_wait, str(tmp_path), 0)
+    assert set(ends) == {"Stopped: saved step 2; go on with --resume"}
+    overrides = ["model.name=resnet-small", "model.hidden=null", "model.width=2", "steps=6"]
+    on_ranks(4, train, str(tmp_path), overrides, True)
+    on_ranks(4, train, str(tmp_path / "whole"), overrides)
+    mine, whole = records(tmp_path), records(tmp_path / "whole")
+    assert [shared(row) for row in mine] == [shared(row) for row in whole]
+
+
+def test_a_pass_that_takes_too_long_is_not_waited_for(tmp_path):
+    with running(4, train_but_wait, str(tmp_path), 60) as ranks:
+        for process in ranks.processes:
+            process.join(timeout=60)
+            assert process.exitcode == 1
+
+
+def count_keys(rank):
+    """How many keys the store has after a few and after many questions."""
+    peers = Peers(60)
+    found = []
+    with Processes(peers, {}) as world:
+        for _ in range(2):
+            for _ in range(10):
+                assert world.once(lambda: "answer") == "answer"
+                world.gather({"x": torch.ones(3)})
+                world.listed([rank])
+            world.gather({"x": torch.ones(3)})  # all have forgotten what was before the last
+            found.append(torch.distributed.distributed_c10d._get_default_store().num_keys())
+            world.gather({"x": torch.ones(3)})
+    return found
+
+
+def test_what_has_been_heard_is_forgotten():
+    for before, after in on_ranks(3, count_keys):
+        assert after <= before + 6  # not all nodes are equally far
+
+
+def listen(rank):
+    """Another signal than those to stop, whose handler rings the same bell."""
+    signal.signal(signal.SIGUSR1, lambda *_: None)
+    with Processes(Peers(60), {}) as world:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        time.sleep(1)
+        return world.stopping
+
+
+def test_only_signals_to_stop_stop():
+    assert on_ranks(1, listen) == [False]
 
 
 def test_a_node_that_diverges_tells_the_others_why(tmp_path):

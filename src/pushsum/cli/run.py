@@ -77,13 +77,13 @@ def run(
         ),
     ] = False,
     engine: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="Where the nodes live: in this process, or in one each (started here, or by "
-            "torchrun).",
+            "torchrun). Default: simulator, or with --resume as before.",
             metavar="simulator|distributed",
         ),
-    ] = "simulator",
+    ] = None,
     timeout: Annotated[
         float,
         typer.Option(
@@ -94,6 +94,7 @@ def run(
     ] = 120.0,
 ) -> None:
     """Train: N nodes, one model each, as the configuration says."""
+    engine = engine or (_engine_of(into) if resume else ENGINES[0])
     if engine not in ENGINES:
         raise ValueError(unknown("engine", engine, ENGINES))
     if into is None and not dry_run:
@@ -102,6 +103,8 @@ def run(
         raise ValueError("--from-step goes with --resume")
     if resume and into is None:
         raise ValueError("--resume needs the run's directory: --into runs/NAME")
+    # what torch would say of a lost peer is no line, but a page
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from pushsum import config, experiment
     from pushsum.engines.memory import keep_freed_memory
     from pushsum.engines.world import OneProcess
@@ -150,15 +153,24 @@ class Task(NamedTuple):
 def _as_node(settings: Config, task: Task) -> None:
     """One of the processes of a run; how it ends is one line of its own."""
     from pushsum import training
-    from pushsum.engines.distributed.peers import PeerLost, Peers
+    from pushsum.engines.distributed.peers import PeerLost, Peers, take_own_device
     from pushsum.engines.distributed.world import Failed, Processes
     from pushsum.experiment import Experiment
 
+    def last_words(why: str) -> None:
+        saved = training.newest(task.into, "distributed", settings.topology.nodes)
+        command = f"pushsum run --engine distributed --resume --into {task.into}"
+        kept = f"last checkpoint: step {saved}; go on with: {command}"
+        complain(
+            f"node {os.environ['RANK']}: {why}; "
+            f"{'nothing is saved, so start again' if saved is None else kept}"
+        )
+
     peers: Peers | None = None
-    world: Processes | None = None
     try:
-        built = Experiment(settings)
+        take_own_device()
         peers = Peers(task.timeout)
+        built = Experiment(settings)
         if peers.n != built.n:
             raise ValueError(f"topology.nodes = {built.n}, but there are {peers.n} processes")
         facts = {
@@ -167,29 +179,35 @@ def _as_node(settings: Config, task: Task) -> None:
             "from_step": task.from_step,
             **{name: value for name, value in built.meta().items() if name in COMMON},
         }
-        world = Processes(peers, facts)
-        _train(built, task, world)
+        _train(built, task, Processes(peers, facts, last_words))
         code = 0
     except typer.Exit as end:
         code = end.exit_code
     except PeerLost as problem:
-        assert peers is not None
-        saved = training.newest_checkpoint(task.into, world) if world is not None else None
-        complain(
-            f"node {peers.rank}: {problem}; last checkpoint: "
-            f"{'none' if saved is None else f'step {saved}'}; go on with: pushsum run "
-            f"--engine distributed --resume --into {task.into}"
-        )
+        last_words(str(problem))
         code = 1
     except Failed:
         code = 2  # node 0 has said why
     except (ValueError, OSError) as problem:
-        complain(
-            f"{problem}" if peers is None or peers.rank == 0 else f"node {peers.rank}: {problem}"
-        )
+        if peers is not None:
+            peers.condemn(f"node {peers.rank} gave up: {problem}")
+            peers.leave(0)
+        alone = peers is None or peers.rank == 0
+        complain(f"{problem}" if alone else f"node {os.environ['RANK']}: {problem}")
         code = 2
     sys.stdout.flush()
     os._exit(code)  # threads of a broken process group would keep the process
+
+
+def _engine_of(into: Path | None) -> str:
+    """That which made the run in a directory."""
+    import json
+
+    try:
+        engine: str = json.loads(((into or Path()) / "meta.json").read_text())["engine"]
+    except (OSError, ValueError, TypeError, KeyError):
+        return ENGINES[0]  # what is wrong with the run is said later
+    return engine
 
 
 def _nothing(record: dict[str, Any]) -> None:
@@ -229,6 +247,7 @@ def _scalars(record: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, fl
 def _train(built: Experiment, task: Task, world: World) -> None:
     """Run, with a progress bar where the first node is."""
     from pushsum import training
+    from pushsum.engines.world import STOPPED
 
     chief = world.nodes[0] == 0
     write = _tensorboard(task.into) if task.tensorboard and chief else _nothing
@@ -253,7 +272,7 @@ def _train(built: Experiment, task: Task, world: World) -> None:
             bar.stop()
             if chief:
                 complain(str(stopped))
-            raise typer.Exit(130) from None
+            raise typer.Exit(STOPPED) from None
     if chief:
         test = record["test"]
         typer.echo(f"{task.into}: accuracy {100 * test['accuracy']:.2f} %, loss {test['loss']:.4f}")

@@ -198,7 +198,8 @@ class _Worker:
 
 
 @contextmanager
-def _unchanged_if_abandoned(buffers: dict[str, Tensor]) -> Iterator[None]:
+def unchanged_if_abandoned(buffers: dict[str, Tensor]) -> Iterator[None]:
+    """Put the buffers back if what is done with them is given up."""
     before = {name: value.clone() for name, value in buffers.items()}
     try:
         yield
@@ -217,7 +218,7 @@ class _Loop:
     def __call__(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         g = torch.zeros_like(y)
         losses = []
-        with _unchanged_if_abandoned(self.worker.buffers):
+        with unchanged_if_abandoned(self.worker.buffers):
             for node, (x, target) in enumerate(zip(batch.inputs, batch.targets, strict=True)):
                 if node > 0 and self.stopping():
                     raise Abandoned
@@ -248,7 +249,7 @@ class _Threads:
                 losses[node] = self.workers[first].compute(node, y, g, x, target)
             return True
 
-        with _unchanged_if_abandoned(self.workers[0].buffers):
+        with unchanged_if_abandoned(self.workers[0].buffers):
             if not all(list(self.pool.map(work, range(len(self.workers))))):  # once all have ended
                 raise Abandoned
         return g, losses

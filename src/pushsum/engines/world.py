@@ -19,8 +19,15 @@ from pushsum.topology import Topology
 Answer = TypeVar("Answer")
 
 
+STOPPED = 130  #: the exit code of a run that a signal has stopped
+
+
 class Abandoned(Exception):
     """Something that takes long was told to stop."""
+
+
+class Stopped(Exception):
+    """SIGINT or SIGTERM arrived; everything is saved."""
 
 
 class Kept(Exchange, Protocol):
@@ -67,7 +74,7 @@ class World(Protocol):
         ...
 
     def may_begin(self, t: int) -> bool:
-        """Whether step t is to be taken, after a signal to stop perhaps; all processes agree."""
+        """Whether step t, computed, is to change anything; after a signal all processes agree."""
         ...
 
     @property

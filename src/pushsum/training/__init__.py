@@ -3,9 +3,11 @@
 A run directory holds `config.yaml` (resolved), `meta.json`, `records.jsonl` and `checkpoints/`.
 """
 
-from pushsum.training.loop import Progress, Stopped, measured, newest_checkpoint, run
+from pushsum.engines.world import Stopped
+from pushsum.training.loop import Progress, measured, run
 from pushsum.training.memory import arrays
 from pushsum.training.records import Diverged, last_record
+from pushsum.training.saving import newest
 from pushsum.training.testing import Tested, tested
 
 __all__ = [
@@ -16,7 +18,7 @@ __all__ = [
     "arrays",
     "last_record",
     "measured",
-    "newest_checkpoint",
+    "newest",
     "run",
     "tested",
 ]

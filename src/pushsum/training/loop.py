@@ -13,18 +13,21 @@ from torch import Tensor
 
 from pushsum import checkpoint, files
 from pushsum.config import Config
-from pushsum.engines.gradients import Gradients, Strategy, fastest, gradients, stacked_buffers
-from pushsum.engines.world import Abandoned, Kept, OneProcess, World
+from pushsum.engines.gradients import (
+    Gradients,
+    Strategy,
+    fastest,
+    gradients,
+    stacked_buffers,
+    unchanged_if_abandoned,
+)
+from pushsum.engines.world import Abandoned, Kept, OneProcess, Stopped, World
 from pushsum.experiment import Experiment, environment
 from pushsum.training import saving
 from pushsum.training.progressing import Progressing
 from pushsum.training.records import Diverged, last_record, record
 
 Progress = Callable[[int, dict[str, Any] | None], None]  #: (step, record or None)
-
-
-class Stopped(Exception):
-    """SIGINT or SIGTERM arrived; everything is saved."""
 
 
 def run(
@@ -48,7 +51,7 @@ def run(
     with ExitStack() as held:
         here = held.enter_context(world or OneProcess(experiment.n))
         if here.once(lambda: _claimed(directory, resume, held)):
-            meta = here.once(lambda: _stored_meta(directory, experiment))
+            meta = here.once(lambda: _stored_meta(directory, experiment, here))
             now = saving.reopen(directory, here, experiment, from_step)
             meta |= {"finished": False, "steps": experiment.steps}
             meta["resumed"] = [*meta.get("resumed", ()), {"step": now.step} | environment()]
@@ -59,7 +62,7 @@ def run(
             here.once(lambda: _write_about(directory, now.config, meta))
             return _go_on(experiment, here, directory, meta, now, progress)
         except OSError as error:
-            saved = newest_checkpoint(directory, here)
+            saved = saving.newest(directory, here.name, experiment.n)
             kept = "nothing is saved yet" if saved is None else f"step {saved} is saved and intact"
             raise OSError(
                 f"cannot write to {directory} ({error.strerror or error}): {kept}; make room, "
@@ -118,16 +121,21 @@ def measured(experiment: Experiment, world: World) -> Strategy:
     return fastest(experiment.model, F.cross_entropy, y, batch, stopping=stopping)[0]
 
 
-def _stored_meta(directory: Path, experiment: Experiment) -> dict[str, Any]:
+def _stored_meta(directory: Path, experiment: Experiment, world: World) -> dict[str, Any]:
     path = directory / "meta.json"
     try:
         meta = json.loads(path.read_text())
-        before = meta["data_sha256"]
+        before, engine = meta["data_sha256"], meta.get("engine", "simulator")
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise ValueError(
             f"{path} is damaged ({type(error).__name__}: {error}): put the right one back, or "
             "start another run"
         ) from None
+    if engine != world.name:
+        raise ValueError(
+            f"the run was made by the {engine} engine: go on with: pushsum run --engine {engine} "
+            f"--resume --into {directory}"
+        )
     if before != experiment.data_sha256():
         raise ValueError(
             f"{experiment.config.data.name} has changed since the run began: put the file back, "
@@ -186,7 +194,7 @@ def _go_on(
                 progress(t, line)
                 unfinished = False
         ends = t == experiment.steps
-        stops = unfinished or (not ends and not world.may_begin(t + 1))
+        stops = unfinished or (not ends and world.stopping and not world.may_begin(t + 1))
         if last_saved != t and (t % saving_interval == 0 or ends or stops):
             saving.save(directory, world, experiment, now)
             last_saved = t
@@ -207,11 +215,6 @@ def _go_on(
     return line or last_record(directory)
 
 
-def newest_checkpoint(directory: Path, world: World) -> int | None:
-    """The step of this process's newest checkpoint."""
-    return next(iter(checkpoint.generations(saving.place(directory, world))), None)
-
-
 def _one_step(
     experiment: Experiment,
     world: World,
@@ -222,7 +225,10 @@ def _one_step(
 ) -> None:
     start = perf_counter()
     batch = experiment.batch(t, world.nodes)
-    g, losses = compute(now.state.network.y, batch)
+    with unchanged_if_abandoned(now.buffers):
+        g, losses = compute(now.state.network.y, batch)
+        if not world.may_begin(t):  # a pass may take longer than a signal leaves
+            raise Abandoned
     _refuse_infinite(experiment, world, g, losses, t)
     computed = perf_counter()
     before = dict(exchange.seconds)

@@ -16,12 +16,16 @@ from pushsum.training.progressing import Progressing
 LENGTH = ("epochs", "steps")  #: what may change when a run goes on
 
 
-def place(directory: Path, world: World) -> Path:
-    """Where this process keeps its checkpoints: a process that is one node has its own."""
+def place(directory: Path, engine: str, node: int) -> Path:
+    """Where a process keeps its checkpoints: one that is a single node has its own."""
     checkpoints = directory / "checkpoints"
-    if world.name == "simulator":
-        return checkpoints
-    return checkpoints / f"node-{world.nodes[0]}"
+    return checkpoints if engine == "simulator" else checkpoints / f"node-{node}"
+
+
+def newest(directory: Path, engine: str, n: int) -> int | None:
+    """The newest step that a run can go on from: all nodes have saved it."""
+    held = [checkpoint.generations(place(directory, engine, node)) for node in range(n)]
+    return max(set(held[0]).intersection(*held), default=None)
 
 
 def save(directory: Path, world: World, experiment: Experiment, now: Progressing) -> None:
@@ -40,7 +44,7 @@ def save(directory: Path, world: World, experiment: Experiment, now: Progressing
         "losses": now.losses,
         "config": now.config.model_dump(mode="json"),
     }
-    checkpoint.save(place(directory, world), now.step, tensors, about)
+    checkpoint.save(place(directory, world.name, world.nodes[0]), now.step, tensors, about)
 
 
 def reopen(
@@ -50,7 +54,7 @@ def reopen(
 
     What has a record is read from the records: a record may be newer than the checkpoint.
     """
-    mine = place(directory, world)
+    mine = place(directory, world.name, world.nodes[0])
     if from_step is None:
         from_step = _newest_of_all(mine, world)
     step, tensors, notes = checkpoint.load(mine, from_step)

@@ -322,6 +322,7 @@ class Step:
         """How far what a peer pushed is from what this node pushed itself."""
         found = self._d2.setdefault(peer, {})
         if len(own) < LONG:
+            assert BUCKET >= LONG, "a short vector is one bucket, and here when that is"
             only = torch.zeros(1, dtype=torch.int64)
             found[0] = distances(own[None], theirs[None], only, only).item()
             return

@@ -9,7 +9,7 @@ import multiprocessing
 import os
 import signal
 import socket
-import sys
+import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from multiprocessing.connection import wait
@@ -21,6 +21,9 @@ from typing import Any
 import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from pushsum.engines.world import STOPPED
+
+GRACE = 9.0  #: seconds that processes have to stop in, after a signal
 PRELOADED = ["torch", "pushsum.training", "pushsum.engines.distributed.world"]
 
 
@@ -28,7 +31,7 @@ def launch(n: int, work: Callable[..., None], *arguments: Any, patience: float) 
     """Run `work(*arguments)` in n processes of one group; the worst of their exit codes.
 
     A signal is passed on. When a process fails the others end by themselves, because they miss
-    it; those that have not after `patience` seconds are killed.
+    it; those that have not after `patience` seconds, or `GRACE` after a signal, are killed.
     """
     # the server of this context imports torch once; its children then start at once
     context = multiprocessing.get_context("forkserver")
@@ -40,11 +43,14 @@ def launch(n: int, work: Callable[..., None], *arguments: Any, patience: float) 
             )
             for rank in range(n)
         ]
-        with _passing_on(processes):
+        with _Stopping(processes) as stopping:
             for process in processes:
                 process.start()
-            _until_all_ended(processes, patience)
-    return max(_code(process.exitcode) for process in processes)
+                if stopping.since is not None:
+                    stopping.pass_on()
+                    break
+            _until_all_ended([p for p in processes if p.pid is not None], patience, stopping)
+    return max(_code(process.exitcode, stopping) for process in processes)
 
 
 def _rank(
@@ -62,7 +68,16 @@ def _rank(
         Path("/proc/self/comm").write_text(f"pushsum-{rank}")
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // n))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's reaches the launcher, too
+    threading.Thread(target=_stop_with_the_launcher, daemon=True).start()
     work(*arguments)
+
+
+def _stop_with_the_launcher() -> None:
+    launcher = multiprocessing.parent_process()
+    assert launcher is not None
+    launcher.join()
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 @contextlib.contextmanager
@@ -81,44 +96,57 @@ def _store() -> Iterator[int]:
     del store
 
 
-@contextlib.contextmanager
-def _passing_on(processes: list[Any]) -> Iterator[None]:
-    """SIGTERM goes on to all processes; SIGINT has reached them, if it came from a terminal."""
+class _Stopping:
+    """SIGTERM and SIGINT go on to all processes, those that are still to be started included.
 
-    def pass_on(number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGINT and sys.stdin.isatty():
-            return
-        for process in processes:
-            if process.pid is not None and process.is_alive():
-                process.terminate()
+    From a terminal SIGINT has reached them, too: they take the two for one.
+    """
 
-    before = {s: signal.signal(s, pass_on) for s in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for process in processes:
-            if process.pid is not None and process.is_alive():
-                process.kill()
-                process.join()
-        for number, handler in before.items():
+    def __init__(self, processes: list[Any]) -> None:
+        self.processes = processes
+        self.since: float | None = None
+
+    def __enter__(self) -> "_Stopping":
+        self._before = {s: signal.signal(s, self._ask) for s in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._running():
+            process.kill()
+            process.join()
+        for number, handler in self._before.items():
             signal.signal(number, handler)
 
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        self.since = self.since or monotonic()
+        self.pass_on()
 
-def _until_all_ended(processes: list[Any], patience: float) -> None:
+    def pass_on(self) -> None:
+        for process in self._running():
+            process.terminate()
+
+    def _running(self) -> list[Any]:
+        return [p for p in self.processes if p.pid is not None and p.is_alive()]
+
+
+def _until_all_ended(processes: list[Any], patience: float, stopping: _Stopping) -> None:
+    """Or until those that should have ended have not: they are killed on the way out."""
     running = {process.sentinel: process for process in processes}
-    deadline: float | None = None
-    while running:
+    deadline = float("inf")
+    while running and monotonic() < deadline:
         for sentinel in wait(list(running), timeout=0.5):
             process = running.pop(sentinel)
             process.join()
-            if process.exitcode != 0 and deadline is None:
-                deadline = monotonic() + patience
-        if deadline is not None and monotonic() > deadline:
-            return  # what is left is killed on the way out
+            if process.exitcode != 0:
+                deadline = min(deadline, monotonic() + patience)
+        if stopping.since is not None:
+            deadline = min(deadline, stopping.since + GRACE)
 
 
-def _code(exitcode: int | None) -> int:
+def _code(exitcode: int | None, stopping: _Stopping) -> int:
     """As a shell has it: 128 + the signal that ended a process."""
+    if stopping.since is not None and exitcode in (None, -signal.SIGTERM):
+        return STOPPED  # before it could have saved anything
     if exitcode is None:
         return 1
     return exitcode if exitcode >= 0 else 128 - exitcode

@@ -71,7 +71,7 @@ class Mail:
     def _wait(self, peer: int, work: Any) -> None:
         start = perf_counter()
         try:
-            work.wait(timedelta(seconds=self.peers.timeout))
+            work.wait(timedelta(seconds=self.peers.patience))
         except RuntimeError as error:
             raise self.peers.lost(peer, self.t, error) from None
         self.waited += perf_counter() - start

@@ -1,6 +1,5 @@
 """One object in a user's own training loop: this process is one node."""
 
-import copy
 import hashlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
@@ -20,6 +19,8 @@ from pushsum.engines.distributed.peers import Peers
 from pushsum.engines.gradients import Layout
 from pushsum.topology import Topology
 from pushsum.weighting import Matrix, Weighting
+
+HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")  #: of an optimizer
 
 
 class PushSum:
@@ -74,9 +75,11 @@ class PushSum:
             )
         if wire is not None and not wire.is_floating_point:
             raise ValueError(f"wire = {wire}: parameters travel in a floating-point dtype")
+        self._model, self._optimizer = model, optimizer
         self.layout = Layout.of(model)
         named = dict(model.named_parameters())
         self._parameters = [named[name] for name in self.layout.names]
+        self._places: dict[Tensor, int] = {p: k for k, p in enumerate(self._parameters)}
         first = self._parameters[0]
         devices = sorted({str(p.device) for p in self._parameters})
         if len(devices) > 1:
@@ -109,11 +112,13 @@ class PushSum:
         self._step: Step | None = None
         self._hooks: list[Any] = []
         self._early: _Early | None = None
+        self._stepping = False
         if optimizer is not None:
+            self._hooks.append(optimizer.register_step_pre_hook(self._before_step))
             if overlap:
                 self._early = _Early(self, optimizer)
                 self._hooks += self._early.hooks
-            self._hooks.append(optimizer.register_step_post_hook(lambda *_: self.push()))
+            self._hooks.append(optimizer.register_step_post_hook(self._after_step))
 
     def _things_in_common(self, dtype: torch.dtype, wire: torch.dtype | None) -> dict[str, Any]:
         """What all nodes must have in common, or messages would not fit."""
@@ -154,12 +159,25 @@ class PushSum:
         """Bytes sent, and where the time of the exchanges went."""
         return self._exchange.ledger
 
+    def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
+        if self._stepping:
+            raise RuntimeError(
+                f"{type(optimizer).__name__}.step() began within another step(), perhaps that of "
+                "a subclass, or the last one failed: give optimizer=None, and call push() yourself"
+            )
+        self._stepping = True
+
+    def _after_step(self, *_: Any) -> None:
+        self._stepping = False
+        self.push()
+
     @torch.no_grad()
     def push(self) -> None:
         """Take up what the optimizer has changed, and exchange: one step of Algorithm 1.
 
         Line 2      x^(t-1/2) = x^(t-1) + (y_after - y^(t-1))
         """
+        self._refuse_strangers()
         step = self._step or self._begin()
         if self._early is None:
             for p, row in zip(self._parameters, self._rows, strict=True):
@@ -167,6 +185,19 @@ class PushSum:
             for bucket in reversed(step.buckets):
                 step.send(bucket)
         self._finish(step)
+
+    def _refuse_strangers(self) -> None:
+        """Parameters that are trained but not pushed would go their own way at every node."""
+        if self._optimizer is None:
+            trained = list(self._model.parameters())
+        else:
+            trained = [p for group in self._optimizer.param_groups for p in group["params"]]
+        for p in trained:
+            if p.requires_grad and p not in self._places:
+                raise RuntimeError(
+                    f"a parameter of shape {tuple(p.shape)} is trained, but was not a trainable "
+                    "one of the model when PushSum was made: make it again after changing the model"
+                )
 
     def _begin(self) -> Step:
         rows = [self._x]
@@ -212,10 +243,19 @@ class PushSum:
 
     @torch.no_grad()
     def average(self) -> dict[str, Tensor]:
-        """The network's average parameters, the mean of x; all nodes must call it together."""
+        """The network's average, the mean of x; all nodes must call it together.
+
+        As a state for the model: what is not pushed, like buffers, is this node's own.
+        """
         total = self._x.to(torch.promote_types(self._x.dtype, torch.float32), copy=True)
         self._peers.all_reduce(total)
-        return self.layout.views(total.div_(self._peers.n).to(self._x.dtype))
+        views = self.layout.views(total.div_(self._peers.n).to(self._x.dtype))
+        means = dict(zip(self._parameters, views.values(), strict=True))
+        own = self._model.state_dict(keep_vars=True)
+        for name, value in own.items():
+            if isinstance(value, nn.Parameter):
+                own[name] = means.get(value, value.detach())
+        return own
 
     # ----------------------------------------------------------------- saving
 
@@ -286,7 +326,7 @@ class _Early:
         self.node = node
         self.resting = False
         self._move = _mover(optimizer)
-        self._places: dict[Tensor, int] = {p: k for k, p in enumerate(node._parameters)}
+        self._places = node._places
         self._ready: set[Tensor] = set()  # gradients that are there
         self._moved: dict[Tensor, Tensor | None] = {}  # with some of the gradient it had
         self._own = {p for group in optimizer.param_groups for p in group["params"]}
@@ -364,20 +404,28 @@ def _differ(one: Tensor | None, other: Tensor | None) -> bool:
 
 
 def _mover(optimizer: Optimizer) -> Callable[[set[Tensor]], None]:
-    """The user's optimizer for some parameters: it shares state and options, as they are now."""
-    alone = copy.copy(optimizer)
-    alone._optimizer_step_pre_hooks = type(alone._optimizer_step_pre_hooks)()
-    alone._optimizer_step_post_hooks = type(alone._optimizer_step_post_hooks)()
+    """The user's optimizer for some parameters: it shares what that has, as it is now."""
+    alone = object.__new__(type(optimizer))
 
     def move(which: set[Tensor]) -> None:
         groups = [
             {**group, "params": [p for p in group["params"] if p in which]}
             for group in optimizer.param_groups
         ]
-        alone.state = optimizer.state  # load_state_dict() replaces it
-        alone.param_groups = [group for group in groups if group["params"]]
+        own = dict(vars(optimizer))
+        own.pop("step", None)  # a schedule puts one there that moves the other optimizer
+        own |= {name: type(own[name])() for name in HOOKS}
+        own["param_groups"] = [group for group in groups if group["params"]]
+        vars(alone).clear()
+        vars(alone).update(own)
         if alone.param_groups:
             alone.step()
+        for name, value in vars(alone).items():
+            if own.get(name) is not value:
+                raise RuntimeError(
+                    f"overlap: {type(optimizer).__name__}.step() changes its {name}, and would "
+                    "for every part of the parameters: write overlap=False"
+                )
 
     return move
 

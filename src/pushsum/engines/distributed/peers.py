@@ -2,19 +2,23 @@
 
 Everything here goes through the key-value store that torch.distributed meets at. A thread of each
 process counts there, twice a second; a process whose count stands still is dead, stopped or cut
-off. Nobody reads the counts until a message fails to come: then they tell the node that is really
+off. Nobody reads the counts until something fails to come: then they tell the node that is really
 gone from those that only wait for it.
+
+The store lives in some process, which may itself be stopped, and then never answers: nothing here
+waits for it without a deadline.
 """
 
 import json
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from datetime import timedelta
 from itertools import count, zip_longest
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -24,7 +28,10 @@ from torch.distributed.rendezvous import rendezvous
 
 from pushsum.names import flat
 
+Answer = TypeVar("Answer")
+
 BEAT = 0.5  #: seconds between two counts
+SEARCH = 3 * BEAT  #: seconds that it takes to find out who is gone
 _numbers = count()  # every process makes its peers in the same order
 
 
@@ -34,6 +41,12 @@ class PeerLost(RuntimeError):
 
 class Disagreement(ValueError):
     """The processes were not given the same thing."""
+
+
+def take_own_device() -> None:
+    """Processes on one machine use its accelerators in turn, if it has any."""
+    if found := torch.accelerator.device_count():
+        torch.accelerator.set_device_index(int(os.environ.get("LOCAL_RANK", "0")) % found)
 
 
 class Peers:
@@ -49,14 +62,11 @@ class Peers:
         if not timeout > 0:
             raise ValueError(f"timeout = {timeout!r}: give a number of seconds > 0")
         self.timeout = timeout
+        self.patience = max(timeout / 2, timeout - SEARCH)  #: with a message or a word
         self._ours = not dist.is_initialized() and "WORLD_SIZE" in os.environ
         number = next(_numbers)
         if self._ours:
-            limit = timedelta(seconds=timeout)
-            meeting, rank, n = next(rendezvous("env://", timeout=limit))
-            # a name of its own: what an earlier group left in the store leads nowhere
-            place = PrefixStore(f"pushsum/group/{number}", meeting)
-            dist.init_process_group(store=place, rank=rank, world_size=n, timeout=limit)
+            self._meet(f"pushsum/group/{number}")
         together = dist.is_initialized()
         self.rank = dist.get_rank() if together else 0
         self.n = dist.get_world_size() if together else 1
@@ -66,9 +76,32 @@ class Peers:
             store: Any = dist.distributed_c10d._get_default_store()
             prefix = f"pushsum/{number}"
             self._store = PrefixStore(prefix, store)
-            own = PrefixStore(prefix, store.clone())  # a connection of the thread's own
+            self._answered = monotonic()  # when the store last did
+            ranks = range(self.n)
+            self._ask(lambda: [self._store.add(f"count/{r}", int(r == self.rank)) for r in ranks])
+            own = PrefixStore(prefix, self._ask(store.clone))  # a connection of the thread's own
             self._beating = threading.Thread(target=self._beat, args=(own,), daemon=True)
             self._beating.start()
+
+    def _meet(self, name: str) -> None:
+        """Form the process group that the environment describes.
+
+        Its name is its own: what an earlier group left in the store leads nowhere.
+        """
+        limit = timedelta(seconds=self.timeout)
+
+        def meet() -> None:
+            meeting, rank, n = next(rendezvous("env://", timeout=limit))
+            place = PrefixStore(name, meeting)
+            dist.init_process_group(store=place, rank=rank, world_size=n, timeout=limit)
+
+        try:
+            within(self.timeout + 2 * BEAT, meet)
+        except (RuntimeError, TimeoutError) as error:
+            raise PeerLost(
+                f"not all processes came to {_meeting_point()} within {self.timeout:g} s: "
+                f"{_first_line(error)}"
+            ) from None
 
     # ----------------------------------------------------------------- before the first message
 
@@ -76,8 +109,8 @@ class Peers:
         """Refuse, at every node, unless all were given the same facts; then open the channels."""
         if self.n == 1:
             return
-        self._store.set(f"facts/{self.rank}", json.dumps(flat(facts)))
-        first, *others = (json.loads(self._facts_of(node)) for node in range(self.n))
+        self.tell(f"facts/{self.rank}", flat(facts))
+        first, *others = self.hear_all([f"facts/{node}" for node in range(self.n)])
         for node, other in enumerate(others, 1):
             for name in first | other:
                 here, there = first.get(name, "nothing"), other.get(name, "nothing")
@@ -86,23 +119,19 @@ class Peers:
                     raise Disagreement(
                         f"the nodes differ in {name}: {here!r} at node 0, {there!r} at node {node}"
                     )
-        self.group = dist.new_group(timeout=timedelta(seconds=self.timeout))
-
-    def _facts_of(self, node: int) -> bytes:
-        deadline = monotonic() + self.timeout
-        while not self._store.check([f"facts/{node}"]):
-            # it may have given its facts and left since the line above
-            if self._store.check([f"left/{node}"]) and not self._store.check([f"facts/{node}"]):
-                raise PeerLost(f"node {node} left before the first step: its own error says why")
-            if monotonic() > deadline:
-                raise PeerLost(f"node {node} did not come within {self.timeout:g} s")
-            sleep(0.01)
-        answer: bytes = self._store.get(f"facts/{node}")
-        return answer
+        limit = timedelta(seconds=self.patience)
+        try:
+            self.group = within(self.timeout, lambda: dist.new_group(timeout=limit))
+        except (RuntimeError, TimeoutError) as error:
+            raise self.lost((self.rank + 1) % self.n, None, error) from None
 
     def backend_serves(self, device: torch.device) -> bool:
-        """Whether the process group can carry tensors of this device."""
-        return self.n == 1 or device.type in str(dist.get_backend_config())
+        """Whether the process group can carry tensors of this device: gloo only those of CPUs."""
+        if self.n == 1:
+            return True
+        pairs = (part.split(":") for part in str(dist.get_backend_config()).split(","))
+        backend = dict(pairs).get(device.type)
+        return backend is not None and (device.type == "cpu" or backend != "gloo")
 
     def all_reduce(self, tensor: Tensor) -> None:
         """The sum over all nodes, in place, at every node."""
@@ -117,73 +146,71 @@ class Peers:
 
     def tell(self, key: str, value: Any) -> None:
         """Leave something for the others to hear, as JSON."""
-        self._store.set(f"told/{key}", json.dumps(value))
+        self._ask(lambda: self._store.set(f"told/{key}", json.dumps(value)))
 
-    def told(self, key: str) -> bool:
-        """Whether somebody has left this."""
-        return self.n > 1 and bool(self._store.check([f"told/{key}"]))
+    def told(self, *keys: str) -> bool:
+        """Whether all of this has been left."""
+        return self.n > 1 and self._there(*(f"told/{key}" for key in keys))
 
-    def hear(self, key: str, teller: int, seconds: float | None = None) -> Any:
-        """Wait for what a node leaves: however long that takes, while it is alive, or `seconds`."""
-        patience = self.timeout if seconds is None else seconds
-        beats, looked = -1, monotonic()
-        deadline = looked + patience
-        while not self.told(key):
+    def forget(self, key: str) -> None:
+        """Take back what everybody has heard."""
+        self._ask(lambda: self._store.delete_key(f"told/{key}"))
+
+    def hear(self, key: str) -> Any:
+        """Wait for what a node leaves."""
+        return self.hear_all([key])[0]
+
+    def hear_all(self, keys: Sequence[str], patience: float | None = None) -> list[Any]:
+        """Wait for what nodes leave, however long that takes, while all of them are alive.
+
+        Nodes that leave have told everything, so that a word is missing only if one is gone.
+        """
+        patience = self.patience if patience is None else patience
+        others = [node for node in range(self.n) if node != self.rank]
+        counts, looked = self._counts(), monotonic()
+        heard = dict.fromkeys(others, looked)
+        while not self.told(*keys):
             sleep(0.005)
-            if monotonic() > looked + BEAT and seconds is None:
-                looked = monotonic()
-                now = self._store.add(f"count/{teller}", 0)
-                if now != beats:
-                    beats, deadline = now, looked + patience
-            if monotonic() > deadline:
-                raise self.lost(teller, None, TimeoutError(f"it did not tell {key}"))
-        return json.loads(self._store.get(f"told/{key}"))
+            if monotonic() < looked + BEAT:
+                continue
+            looked, before, counts = monotonic(), counts, self._counts()
+            heard |= {node: looked for node in others if counts[node] != before[node]}
+            quietest = min(others, key=lambda node: heard[node])
+            silent = looked > heard[quietest] + patience
+            if (silent or self._somebody_is_gone()) and not self.told(*keys):
+                raise self.lost(quietest, None, TimeoutError("it was silent for some time"))
+        return [json.loads(value) for value in self._ask(lambda: self._values("told", keys))]
 
     def condemn(self, text: str) -> None:
         """Say why this node gives up, before the others find it gone."""
         if self.n > 1:
-            with suppress(RuntimeError):
-                self._store.compare_set("verdict", "", text)
+            with suppress(PeerLost):
+                self._ask(lambda: self._store.compare_set("verdict", "", text))
 
-    # ----------------------------------------------------------------- when a message fails
+    # ----------------------------------------------------------------- the store
 
-    def lost(self, peer: int, t: int | None, error: Exception) -> PeerLost:
-        """Which node is really gone, given that this one could not hear `peer` in step t."""
-        when = "" if t is None else f" (noticed in step {t})"
+    def _ask(self, action: Callable[[], Answer]) -> Answer:
+        """Something of the store; it is waited for as for a peer."""
+        seconds = max(2 * BEAT, self._answered + self.timeout - monotonic())
         try:
-            return PeerLost(f"{self._verdict(peer, error)}{when}")
-        except RuntimeError:  # the store is gone, with the process that kept it
-            return PeerLost(
-                f"node {peer} is lost, and the processes' meeting point with it{when}: "
-                f"{_first_line(error)}"
-            )
+            return within(seconds, action)
+        except (RuntimeError, TimeoutError) as error:
+            how = "does not answer" if isinstance(error, TimeoutError) else "is gone"
+            raise PeerLost(f"{_meeting_point()} {how}") from None
 
-    def _verdict(self, peer: int, error: Exception) -> str:
-        """What the first that noticed has found; all others repeat it."""
-        if not self._store.check(["verdict"]):
-            before = self._counts()
-            sleep(3 * BEAT)
-            after = self._counts()
-            silent = [r for r in range(self.n) if r != self.rank and before[r] == after[r]]
-            gone = [r for r in silent if not self._store.check([f"left/{r}"])]
-            left = [r for r in silent if r not in gone]
-            if gone:
-                names = " and ".join(map(str, gone))
-                text = f"node {names} is lost: its process ended, stopped or is cut off"
-            elif left:
-                last = self._store.get(f"left/{left[0]}").decode()
-                text = f"node {left[0]} left after step {last}: all nodes must take as many steps"
-            else:
-                text = (
-                    f"node {peer} did not answer within {self.timeout:g} s, but is alive: "
-                    f"{_first_line(error)}"
-                )
-            self._store.compare_set("verdict", "", text)
-        answer: str = self._store.get("verdict").decode()
-        return answer
+    def _there(self, *keys: str) -> bool:
+        return bool(self._ask(lambda: self._store.check(list(keys))))
+
+    def _somebody_is_gone(self) -> bool:
+        signs = ["verdict", *(f"left/{node}" for node in range(self.n))]
+        return self._ask(lambda: any(self._store.check([sign]) for sign in signs))
+
+    def _values(self, section: str, keys: Sequence[Any]) -> list[bytes]:
+        found: list[bytes] = self._store.multi_get([f"{section}/{key}" for key in keys])
+        return found
 
     def _counts(self) -> list[int]:
-        return [self._store.add(f"count/{node}", 0) for node in range(self.n)]
+        return [int(value) for value in self._ask(lambda: self._values("count", range(self.n)))]
 
     def _beat(self, store: Any) -> None:
         while not self._left.wait(BEAT):
@@ -191,6 +218,48 @@ class Peers:
                 store.add(f"count/{self.rank}", 1)
             except RuntimeError:  # the meeting point is gone; the messages will tell
                 return
+            self._answered = monotonic()
+
+    # ----------------------------------------------------------------- when something fails to come
+
+    def lost(self, peer: int, t: int | None, error: Exception) -> PeerLost:
+        """Which node is really gone, given that this one could not hear `peer` in step t."""
+        when = "" if t is None else f" (noticed in step {t})"
+        try:
+            return PeerLost(f"{self._verdict(peer, error)}{when}")
+        except PeerLost as gone:
+            return PeerLost(f"{gone}, nor was node {peer} heard{when}: {_first_line(error)}")
+
+    def _verdict(self, peer: int, error: Exception) -> str:
+        """What the first that noticed has found; all others repeat it."""
+        if not self._there("verdict"):
+            before = self._counts()
+            sleep(SEARCH)
+            after = self._counts()
+            silent = [r for r in range(self.n) if r != self.rank and before[r] == after[r]]
+            left = [r for r in silent if self._there(f"left/{r}")]
+            gone = [r for r in silent if r not in left and after[r] > 0]
+            never = [r for r in silent if r not in left and after[r] == 0]
+            if gone:
+                text = f"node {_and(gone)} is lost: its process ended, stopped or is cut off"
+            elif left:
+                text = self._why_it_left(left[0])
+            elif never:
+                text = f"node {_and(never)} did not come within {self.timeout:g} s"
+            else:
+                text = (
+                    f"node {peer} did not answer within {self.timeout:g} s, but is alive: "
+                    f"{_first_line(error)}"
+                )
+            self._ask(lambda: self._store.compare_set("verdict", "", text))
+        answer: str = self._ask(lambda: self._store.get("verdict")).decode()
+        return answer
+
+    def _why_it_left(self, node: int) -> str:
+        step = int(self._ask(lambda: self._store.get(f"left/{node}")))
+        if step == 0:
+            return f"node {node} left before the first step: its own error says why"
+        return f"node {node} left after step {step}: all nodes must take as many steps"
 
     # ----------------------------------------------------------------- at the end
 
@@ -200,13 +269,55 @@ class Peers:
             return
         self._left.set()
         if self.n > 1:
-            with suppress(RuntimeError):  # nobody may be left to tell
-                self._store.set(f"left/{self.rank}", str(t))
-            self._beating.join()
+            with suppress(PeerLost):  # nobody may be left to tell
+                self._ask(lambda: self._store.set(f"left/{self.rank}", str(t)))
+            self._beating.join(timeout=2 * BEAT)
         if self.group is not None and not self._ours:
             dist.destroy_process_group(self.group)  # those who still wait for this node notice
         if self._ours:
             dist.destroy_process_group()
+            if self.rank == 0 and self.n > 1 and _kept_by_node_0():
+                self._outlast_the_others()
+
+    def _outlast_the_others(self) -> None:
+        """The store ends with this process, and they may still need it."""
+        deadline = monotonic() + 2 * SEARCH
+        with suppress(PeerLost):
+            while not self._there(*(f"left/{r}" for r in range(self.n))):
+                if monotonic() > deadline:
+                    return
+                sleep(0.02)
+
+
+def within(seconds: float, action: Callable[[], Answer]) -> Answer:
+    """What `action` returns; TimeoutError if it has not by then, and perhaps never will."""
+    answer: Future[Answer] = Future()
+
+    def work() -> None:
+        try:
+            answer.set_result(action())
+        except Exception as problem:
+            answer.set_exception(problem)
+
+    threading.Thread(target=work, daemon=True).start()
+    return answer.result(seconds)
+
+
+def _kept_by_node_0() -> bool:
+    """Whether the store lives in the process of node 0: there is no launcher to keep it."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+
+
+def _meeting_point() -> str:
+    name = "the processes' meeting point"
+    if "MASTER_ADDR" not in os.environ:
+        return name
+    where = f"{os.environ['MASTER_ADDR']}:{os.environ.get('MASTER_PORT')}"
+    return f"{name} ({where}{', in the process of node 0' * _kept_by_node_0()})"
+
+
+def _and(nodes: Sequence[int]) -> str:
+    return " and ".join(map(str, nodes))
 
 
 def _first_difference(one: Any, other: Any) -> tuple[Any, Any]:
@@ -217,4 +328,4 @@ def _first_difference(one: Any, other: Any) -> tuple[Any, Any]:
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
+    return str(error).strip().partition("\n")[0] or "no answer"

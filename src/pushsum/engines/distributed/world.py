@@ -4,10 +4,8 @@ import os
 import select
 import signal
 import socket
-import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -17,11 +15,12 @@ from torch import Tensor
 from pushsum.engines.distributed.exchange import Exchange
 from pushsum.engines.distributed.messages import Mail, Message
 from pushsum.engines.distributed.peers import BEAT, PeerLost, Peers
-from pushsum.engines.world import Abandoned, Kept
+from pushsum.engines.world import STOPPED, Abandoned, Kept, Stopped
 from pushsum.topology import Topology
 
 Answer = TypeVar("Answer")
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 PATIENCE = 7.0  #: seconds from a signal to stop until the process ends, whatever the others do
 AT_ONCE = 2.0  #: a second signal after so many seconds means it (launchers repeat the first)
 
@@ -36,49 +35,57 @@ class Processes:
     Args:
         peers: the processes.
         facts: what all of them must have been given alike.
+        last_words: called with the reason before the process is ended in the middle of something.
 
     To stop, all nodes must have taken the same steps. A signal at any node is passed on through
-    the store; every node then says which step it has begun, and all stop after the last of these.
-    A thread does that, because the process may be waiting for a message.
+    the store; every node then says in which step it has begun to send, and all stop after the last
+    of these. A thread does that, because the process may be computing, or waiting for a message.
     """
 
     name = "distributed"
 
-    def __init__(self, peers: Peers, facts: Mapping[str, Any]) -> None:
-        self.peers = peers
+    def __init__(
+        self, peers: Peers, facts: Mapping[str, Any], last_words: Callable[[str], None] = print
+    ) -> None:
+        self.peers, self.facts, self.last_words = peers, facts, last_words
         self.nodes: Sequence[int] = [peers.rank]
         self.stopping = False
         self._begun = 0
         self._lock = threading.Lock()
         self._questions = 0
+        self._told: list[str] = []
+        self._agreed = False
         self._over = threading.Event()
         self._signals: dict[int, Any] = {}
-        try:
-            peers.agree(facts)
-        except (ValueError, PeerLost):
-            peers.leave(0)
-            raise
 
     def __enter__(self) -> "Processes":
         self._ear, bell = socket.socketpair()
         bell.setblocking(False)
         self._bell, self._bell_before = bell, signal.set_wakeup_fd(bell.fileno())
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in SIGNALS:
             self._signals[number] = signal.signal(number, lambda *_: None)
         self._watcher = threading.Thread(target=self._watch, daemon=True)
         self._watcher.start()
+        try:
+            self.peers.agree(self.facts)
+        except (ValueError, PeerLost):
+            self._close()
+            raise
+        self._agreed = True
         return self
 
     def __exit__(self, kind: Any, problem: Any, trace: Any) -> None:
-        if problem is not None and not isinstance(problem, PeerLost | Failed):
+        if problem is not None and not isinstance(problem, PeerLost | Failed | Stopped):
             self.peers.condemn(f"node {self.peers.rank} gave up: {problem}")
-        self._over.set()
-        self._watcher.join()
+        self._close()
+
+    def _close(self) -> None:
         signal.set_wakeup_fd(self._bell_before)
         for number, handler in self._signals.items():
             signal.signal(number, handler)
-        self._ear.close()
-        self._bell.close()
+        with self._lock:
+            self._over.set()
+        self._watcher.join(timeout=BEAT)  # it may be waiting for the store
         self.peers.leave(self._begun)
 
     def exchange(self, topology: Topology, start: int, wire: torch.dtype | None) -> Kept:
@@ -95,52 +102,57 @@ class Processes:
             try:
                 answer = action()
             except Exception as problem:
-                self.peers.tell(key, {"problem": str(problem), "kind": type(problem).__name__})
+                self._tell(key, {"problem": str(problem), "kind": type(problem).__name__})
                 raise
-            self.peers.tell(key, {"answer": answer})
+            self._tell(key, {"answer": answer})
             return answer
-        told = self.peers.hear(key, 0)
+        told = self.peers.hear(key)
         if "problem" in told:
             raise Abandoned if told["kind"] == Abandoned.__name__ else Failed(told["problem"])
         reply: Answer = told["answer"]
         return reply
 
     def listed(self, own: Sequence[int]) -> list[list[int]]:
-        self._questions += 1
         if self.peers.n == 1:
             return [list(own)]
-        self.peers.tell(f"listed/{self._questions}/{self.peers.rank}", list(own))
-        ranks = range(self.peers.n)
-        return [self.peers.hear(f"listed/{self._questions}/{r}", r) for r in ranks]
+        heard: list[list[int]] = self._said_by_all(list(own))
+        return heard
 
     def gather(self, tensors: Mapping[str, Tensor]) -> list[dict[str, Tensor]] | None:
         if self.peers.n == 1:
             return [dict(tensors)]
-        self._questions += 1
-        key = f"gather/{self._questions}"
-        mail = Mail(self.peers, self._begun)
         own = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+        # all nodes have come this far when the first message is posted, however long it took them
+        shapes = self._said_by_all({k: [str(t.dtype), list(t.shape)] for k, t in own.items()})
+        mail = Mail(self.peers, self._begun)
         if self.peers.rank != 0:
-            shapes = {name: [str(t.dtype), list(t.shape)] for name, t in own.items()}
-            self.peers.tell(f"{key}/{self.peers.rank}", shapes)
             mail.post([Message(0, tag, t) for tag, t in enumerate(own.values()) if t.numel()], [])
             for tag in range(len(own)):
                 mail.wait_for_sent(tag)
             return None
-        found = [own]
         device = next(iter(own.values())).device
-        for rank in range(1, self.peers.n):
-            theirs = {
-                name: torch.empty(shape, dtype=getattr(torch, dtype.removeprefix("torch.")))
-                for name, (dtype, shape) in self.peers.hear(f"{key}/{rank}", rank).items()
-            }
-            theirs = {name: t.to(device) for name, t in theirs.items()}
+        found = [own, *(_empty(theirs, device) for theirs in shapes[1:])]
+        for rank, theirs in enumerate(found[1:], 1):
             boxes = [Message(rank, tag, t) for tag, t in enumerate(theirs.values()) if t.numel()]
             mail.post([], boxes)
             for box in boxes:
                 mail.wait(rank, box.tag)
-            found.append(theirs)
         return found
+
+    def _said_by_all(self, own: Any) -> list[Any]:
+        """What every process says here. What was told before has been heard by all, then."""
+        self._questions += 1
+        before, self._told = self._told, []
+        self._tell(f"{self._questions}/{self.peers.rank}", own)
+        ranks = range(self.peers.n)
+        said = self.peers.hear_all([f"{self._questions}/{rank}" for rank in ranks])
+        for key in before:
+            self.peers.forget(key)
+        return said
+
+    def _tell(self, key: str, value: Any) -> None:
+        self.peers.tell(key, value)
+        self._told.append(key)
 
     # ----------------------------------------------------------------- stopping together
 
@@ -151,26 +163,33 @@ class Processes:
                 return True
         if self.peers.n == 1:
             return False
-        ranks = range(self.peers.n)
-        begun = [self.peers.hear(f"begun/{r}", r, seconds=PATIENCE - 2) for r in ranks]
-        return bool(t <= max(begun))
+        keys = [f"begun/{rank}" for rank in range(self.peers.n)]
+        return bool(t <= max(self.peers.hear_all(keys, patience=PATIENCE - 2)))
 
     def _watch(self) -> None:
         """Wait for a signal here or at another node."""
+        with self._ear, self._bell:
+            self._listen()
+
+    def _listen(self) -> None:
         asked = None
         while not self._over.is_set():
-            rung, _, _ = select.select([self._ear], [], [], BEAT / 2)
-            if rung:
-                self._ear.recv(64)
-            if asked is None:
+            ringing, _, _ = select.select([self._ear], [], [], BEAT / 2)
+            rung = bool(ringing) and any(number in SIGNALS for number in self._ear.recv(64))
+            if rung and not self._agreed:
+                self.peers.condemn(f"node {self.peers.rank} was told to stop before the first step")
+                self._end("stopped before the first step", STOPPED)
+            elif asked is None:
                 try:
                     if rung or self.peers.told("stop"):
                         asked = monotonic()
                         self._ask()
-                except RuntimeError:
-                    self._end("the processes' meeting point is gone")
-            elif monotonic() > asked + PATIENCE or (rung and monotonic() > asked + AT_ONCE):
-                self._end("could not stop in good order: a node does not answer")
+                except PeerLost as loss:
+                    self._end(str(loss))
+            elif rung and monotonic() > asked + AT_ONCE:
+                self._end("told to stop a second time")
+            elif monotonic() > asked + PATIENCE:
+                self._end(f"told to stop {PATIENCE:g} s ago, but {self._obstacle()}")
 
     def _ask(self) -> None:
         with self._lock:
@@ -180,9 +199,25 @@ class Processes:
             self.peers.tell("stop", 1)
             self.peers.tell(f"begun/{self.peers.rank}", begun)
 
-    def _end(self, why: str) -> None:
-        """The main thread cannot be reached within a message: end the process here."""
-        print(f"pushsum: node {self.peers.rank}: {why}; go on with --resume", file=sys.stderr)
-        with suppress(OSError):
-            sys.stderr.flush()
-        os._exit(1)
+    def _obstacle(self) -> str:
+        try:
+            for node in range(self.peers.n):
+                if self.peers.n > 1 and not self.peers.told(f"begun/{node}"):
+                    return f"node {node} does not answer"
+        except PeerLost as loss:
+            return str(loss)
+        return "what was begun takes longer, here or at another node"
+
+    def _end(self, why: str, code: int = 1) -> None:
+        """The main thread cannot be reached within a message or a pass: end the process here."""
+        with self._lock:
+            if not self._over.is_set():
+                self.last_words(why)
+                os._exit(code)
+
+
+def _empty(shapes: Mapping[str, Any], device: torch.device) -> dict[str, Tensor]:
+    return {
+        name: torch.empty(shape, dtype=getattr(torch, kind.removeprefix("torch.")), device=device)
+        for name, (kind, shape) in shapes.items()
+    }
