@@ -9,6 +9,7 @@ from torch import Tensor
 from pushsum import checkpoint, config, protocol
 from pushsum.batchnorm import BatchNormPolicy
 from pushsum.experiment import Experiment
+from pushsum.training import saving
 
 
 class Tested(NamedTuple):
@@ -24,7 +25,7 @@ def tested(directory: Path) -> Tested:
     if not path.exists():
         raise ValueError(f"{directory} holds no run")
     settings = config.read(path, [])
-    step, tensors = _all_nodes(directory / "checkpoints")
+    step, tensors = _all_nodes(directory, settings.topology.nodes)
     built = Experiment(settings)
     tensors = {name: value.to(built.device) for name, value in tensors.items()}
     x, a = tensors["x"], tensors["a"]
@@ -37,14 +38,11 @@ def tested(directory: Path) -> Tested:
     )
 
 
-def _all_nodes(checkpoints: Path) -> tuple[int, dict[str, Tensor]]:
-    """The newest generation that every process has, put together."""
-    nodes = sorted(
-        checkpoints.glob("node-*"), key=lambda path: int(path.name.removeprefix("node-"))
-    )
-    places = nodes or [checkpoints]
-    common = set.intersection(*(set(checkpoint.generations(place)) for place in places))
-    newest = max(common, default=None)
-    parts = [checkpoint.load(place, newest) for place in places]
+def _all_nodes(directory: Path, n: int) -> tuple[int, dict[str, Tensor]]:
+    """The newest generation that every node has, put together."""
+    engine = "distributed" if saving.place(directory, "distributed", 0).exists() else "simulator"
+    places = dict.fromkeys(saving.place(directory, engine, node) for node in range(n))
+    step = saving.newest(directory, engine, n)
+    parts = [checkpoint.load(place, step) for place in places]
     names = [n for n in parts[0].tensors if n in ("x", "a") or n.startswith("buffers.")]
     return parts[0].step, {name: torch.cat([p.tensors[name] for p in parts]) for name in names}
