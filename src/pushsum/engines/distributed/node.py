@@ -20,6 +20,7 @@ from pushsum.engines.gradients import Layout
 from pushsum.topology import Topology
 from pushsum.weighting import Matrix, Weighting
 
+PIECE = 2**16  #: elements that stay in a core's cache while they are worked on
 HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")  #: of an optimizer
 
 
@@ -102,6 +103,8 @@ class PushSum:
         self.t = 0
         self._a = torch.ones(1, dtype=torch.float64)
         self._x = torch.empty(self.layout.d, dtype=first.dtype, device=first.device)
+        in_cache = PIECE if first.device.type == "cpu" else self.layout.d
+        self._work = self._x.new_empty(min(in_cache, self.layout.d))
         views = self.layout.views(self._x)
         self._rows = [views[name] for name in self.layout.names]
         sizes = [row.numel() for row in self._rows]
@@ -208,7 +211,11 @@ class PushSum:
 
     def _take_up(self, p: Tensor, row: Tensor) -> None:
         """Line 2. y is computed as `_show` does it: in half precision any other way loses mass."""
-        row.add_(p.detach() - row / self.a)
+        size = len(self._work)
+        moved, own = p.detach().reshape(-1).split(size), row.view(-1).split(size)
+        for y, x in zip(moved, own, strict=True):
+            before = torch.div(x, self.a, out=self._work[: len(x)])
+            x.add_(torch.sub(y, before, out=before))
 
     def _finish(self, step: Step) -> None:
         hidden = len(self._parameters)
