@@ -37,7 +37,13 @@ def obstacle() -> str | None:
     if os.geteuid() != 0:
         return "network namespaces need root"
     missing = [name for name in ("ip", "tc") if shutil.which(name) is None]
-    return f"no {' and '.join(missing)}: install iproute2" if missing else None
+    if missing:
+        return f"no {' and '.join(missing)}: install iproute2"
+    probe = f"pushsum-{os.getpid()}-probe"
+    if fails(["ip", "netns", "add", probe]):  # a container's root may lack the right
+        return "this machine does not let us make network namespaces"
+    _run("ip", "netns", "delete", probe)
+    return None
 
 
 def on_loopback(n: int) -> list[Seat]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations
 from math import log
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 
 from pushsum.drawing import save
 from pushsum.report.paper import table1 as paper_table
@@ -427,6 +427,78 @@ def _bytes(found: list[Ended]) -> str:
                 cells.append(f"{100 * reached[0]:.1f} % for {pushed[0]:.2f} GB")
         rows.append([method, *cells])
     return _table(["", *(t.capitalize() for t in TOPOLOGIES)], rows)
+
+
+PAPER_HOURS = {"SGP": 5.9, "MSGP": 5.9, "SGAP": 5.9, "MSGAP": 5.9, "S-ADDOPT": 11.8}
+
+
+def _rounds(file: str, method: str, entry: str = "step") -> list[float]:
+    return [float(row[entry]) for row in read(file) if row["method"] == method]
+
+
+def _ratio(file: str, one: str, other: str) -> str:
+    """The median of the rounds' ratios, and their range."""
+    ratios = [a / b for a, b in zip(_rounds(file, one), _rounds(file, other), strict=True)]
+    return f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+
+
+@_named("wallclock")
+def _wallclock(found: list[Ended]) -> str:
+    rows = []
+    for method in dict.fromkeys(row["method"] for row in read("wallclock")):
+        hours = PAPER_HOURS.get(method)
+        rows.append(
+            [
+                "no exchange" if method == "alone" else method,
+                f"{median(_rounds('wallclock', method)):.2f}",
+                f"{1e-6 * median(_rounds('wallclock', method, 'bytes')):.0f}",
+                _ratio("wallclock", method, "SGP"),
+                f"{hours / PAPER_HOURS['SGP']:.1f}" if hours else "",
+            ]
+        )
+    return _table(["method", "seconds per step", "MB sent", "/ SGP", "paper's hours / SGP's"], rows)
+
+
+@_named("wallclock-pairs")
+def _wallclock_pairs(found: list[Ended]) -> str:
+    pairs = (
+        ("SGAP", "SGP"),
+        ("MSGAP", "MSGP"),
+        ("SGAP +", "SGP +"),
+        ("MSGAP +", "MSGP +"),
+        ("S-ADDOPT", "SGP"),
+        ("SGP exponential", "DDP"),
+        ("SGP exponential +", "DDP"),
+    )
+    rows = [[f"{one} / {other}", _ratio("wallclock", one, other)] for one, other in pairs]
+    return _table(["", "step times"], rows)
+
+
+@_named("wallclock-bound")
+def _wallclock_bound(found: list[Ended]) -> str:
+    """Steps with overlap over max(compute, bytes / bandwidth): the lowest and highest median."""
+    compute = median(_rounds("wallclock", "alone"))
+    link = float(read("wallclock")[0]["link"])
+    ratios = []
+    for method in ("SGP +", "SGAP +", "MSGP +", "MSGAP +"):
+        bound = max(compute, median(_rounds("wallclock", method, "bytes")) / link)
+        ratios.append(median(_rounds("wallclock", method)) / bound)
+    return f"{min(ratios):.2f} to {max(ratios):.2f}"
+
+
+@_named("decent-dp")
+def _decent_dp(found: list[Ended]) -> str:
+    rows = []
+    for graph in ("ring", "complete"):
+        theirs = f"{graph}: decent-dp"
+        rows.append(
+            [
+                graph,
+                f"{median(_rounds('decent-dp', theirs)):.2f}",
+                *(_ratio("decent-dp", f"{graph}: pushsum{end}", theirs) for end in ("", " +")),
+            ]
+        )
+    return _table(["graph", "decent-dp, s", "pushsum / decent-dp", "with overlap"], rows)
 
 
 @_named("quickdraw")
