@@ -15,7 +15,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from statistics import fmean, median
@@ -35,6 +35,7 @@ PHASES = {  # what a process does one after the other: their sum is the step
     "waiting": "waiting for messages",
     "other": "optimizer, y and the rest",
 }
+ENTRIES = ("step", *PHASES, "weighting_exposed", "transfer", "bytes", "busy", "own")
 HOW_TO_GET_DECENT_DP = (
     "an environment with both: python -m venv E && E/bin/pip install -c constraints.txt . && "
     "E/bin/pip install decent-dp, then --decent-dp E/bin/python"
@@ -42,22 +43,52 @@ HOW_TO_GET_DECENT_DP = (
 
 
 class Measured:
-    """The ranks' answers."""
+    """Methods, and of each the rounds' medians: name -> entry -> one number per round."""
 
-    def __init__(self, printed: Sequence[str]) -> None:
+    def __init__(
+        self, rounds: Mapping[str, Mapping[str, list[float]]], link: float, links: float
+    ) -> None:
+        self.names = list(rounds)
+        self.link, self.links = link, links
+        self._rounds = rounds
+
+    @classmethod
+    def of(cls, printed: Sequence[str]) -> "Measured":
+        """From the ranks' answers."""
         answers = [json.loads(line.splitlines()[-1]) for line in printed]
-        self.link: float = answers[1]["link"]  # where the message arrives
-        self.links = fmean(answer["links"] for answer in answers)
-        self._costs = [answer["costs"] for answer in answers]
-        self.names: list[str] = list(self._costs[0])
+        costs = [answer["costs"] for answer in answers]
+        rounds = {
+            name: {entry: _by_round([cost[name] for cost in costs], entry) for entry in ENTRIES}
+            for name in costs[0]
+        }
+        link = answers[1]["link"]  # where the message arrives
+        return cls(rounds, link, fmean(answer["links"] for answer in answers))
+
+    @classmethod
+    def kept(cls, path: Path) -> "Measured":
+        """From the file of an earlier measurement."""
+        with path.open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        entries = [entry for entry in ENTRIES if entry in rows[0]]
+        rounds = {
+            name: {e: [float(r[e]) for r in rows if r["method"] == name] for e in entries}
+            for name in dict.fromkeys(row["method"] for row in rows)
+        }
+        return cls(rounds, float(rows[0]["link"]), float(rows[0]["links"]))
+
+    def keep(self, path: Path) -> None:
+        """A row for every method and round."""
+        with path.open("w", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(["method", "round", *ENTRIES, "link", "links"])
+            for name, entries in self._rounds.items():
+                for number, values in enumerate(zip(*entries.values(), strict=True)):
+                    shown = (f"{v:.6g}" for v in (*values, self.link, self.links))
+                    writer.writerow([name, number, *shown])
 
     def by_round(self, name: str, entry: str) -> list[float]:
         """The median step of each round, of the ranks' mean."""
-        rounds = zip(*(costs[name] for costs in self._costs), strict=True)
-        return [
-            median(fmean(_entry(c, entry) for c in step) for step in zip(*ranks, strict=True))
-            for ranks in rounds
-        ]
+        return self._rounds[name][entry]
 
     def typical(self, name: str, entry: str) -> float:
         """The median over the rounds."""
@@ -68,6 +99,14 @@ class Measured:
         pairs = zip(self.by_round(name, "step"), self.by_round(other, "step"), strict=True)
         ratios = [a / b for a, b in pairs]
         return [min(ratios), median(ratios), max(ratios)]
+
+
+def _by_round(costs: Sequence[Sequence[Sequence[dict[str, float]]]], entry: str) -> list[float]:
+    """rank -> round -> step -> costs: of each round the median step, of the ranks' mean."""
+    return [
+        median(fmean(_entry(c, entry) for c in step) for step in zip(*ranks, strict=True))
+        for ranks in zip(*costs, strict=True)
+    ]
 
 
 def _entry(cost: dict[str, float], entry: str) -> float:
@@ -87,17 +126,18 @@ def main(arguments: Sequence[str] = ()) -> None:
     command = [sys.executable, "-m", "benchmarks.trainers", "links", str(options.rounds)]
     if obstacle is None:
         with namespaces.linked(RANKS, options.gbit) as seats:
-            found = Measured(namespaces.run_ranks(seats, command))
+            found = Measured.of(namespaces.run_ranks(seats, command))
         where = f"links of {options.gbit:g} Gbit/s ({namespaces.CONGESTION_CONTROL})"
     else:
         print(f"wallclock: on loopback, without links of a given speed ({obstacle})")
-        found = Measured(namespaces.run_ranks(namespaces.on_loopback(RANKS), command))
+        found = Measured.of(namespaces.run_ranks(namespaces.on_loopback(RANKS), command))
         where = "loopback"
     _print_table(found, f"ResNet-18, batch 1, {RANKS} ranks on {os.cpu_count()} cores, {where}")
     _print_ratios(found)
-    save(_picture(found, where), options.picture)
+    save(picture(found, where), options.picture)
     print(f"picture: {options.picture}")
-    _keep(found, options.csv)
+    if options.csv is not None:
+        found.keep(options.csv)
 
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
@@ -188,7 +228,7 @@ def _against_decent_dp(python: str, rounds: int, kept: Path | None) -> None:
             f"{HOW_TO_GET_DECENT_DP}"
         )
         return
-    found = Measured(namespaces.run_ranks(namespaces.on_loopback(RANKS), command))
+    found = Measured.of(namespaces.run_ranks(namespaces.on_loopback(RANKS), command))
     _print_table(found, f"ResNet-18, batch 1, {RANKS} ranks on {os.cpu_count()} cores, loopback")
     table = Table(title="Ratios of step times", title_justify="left")
     for heading in ("", "median", "from", "to", "goal", "paper"):
@@ -199,31 +239,18 @@ def _against_decent_dp(python: str, rounds: int, kept: Path | None) -> None:
                 table, found, f"{graph}: pushsum{end}", f"{graph}: decent-dp", "at most 1.15"
             )
     Console().print(table)
-    _keep(found, kept)
-
-
-def _keep(found: Measured, path: Path | None) -> None:
-    """A row for every method and round."""
-    if path is None:
-        return
-    entries = ("step", *PHASES, "weighting_exposed", "transfer", "bytes")
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["method", "round", *entries, "link"])
-        for name in found.names:
-            rounds = zip(*(found.by_round(name, entry) for entry in entries), strict=True)
-            for number, values in enumerate(rounds):
-                writer.writerow([name, number, *(f"{v:.6g}" for v in (*values, found.link))])
+    if kept is not None:
+        found.keep(kept)
 
 
 # ----------------------------------------------------------------- the picture
 
 
-def _picture(found: Measured, where: str) -> str:
+def picture(found: Measured, where: str) -> str:
     """Bars: the time of 1,000 steps by what the process did, beside the paper's hours."""
     names = [name for name in found.names if name != "alone"]
     width, left, top, height = 900, 150, 92, 26
-    right = width - 190
+    right = width - 206
     scale = (right - left) / max(found.typical(name, "step") for name in names)
     title = f"Time of 1,000 steps: ResNet-18, {RANKS} nodes, {where}"
     body = [svg.text(24, 31, svg.fit(title, width - 48, 17), 17, weight=600)]

@@ -2,8 +2,10 @@
 
 from collections.abc import Iterable
 
+from benchmarks.wallclock import Measured, picture
 from pushsum.drawing import svg
 from pushsum.drawing.charts import Panel, Series, chart_svg
+from study import RESULTS
 from study.collect import read
 from study.numbers import Ended, chosen, spread
 
@@ -23,7 +25,13 @@ ROWS = (
 
 def all_of(found: list[Ended]) -> dict[str, str]:
     """Name -> SVG."""
-    return {"evidence": _dots(found), "consensus-n": _consensus(), "evidence-bytes": _bytes(found)}
+    measured = Measured.kept(RESULTS / "wallclock.csv")
+    return {
+        "evidence": _dots(found),
+        "evidence-bytes": _bytes(found),
+        "consensus-n": _consensus(),
+        "wallclock": picture(measured, "links of 1 Gbit/s"),
+    }
 
 
 def _dots(found: list[Ended]) -> str:

@@ -345,7 +345,10 @@ def _consensus(found: list[Ended]) -> str:
         for graph, rule in DISTANCES:
             here = _distances_of(graph, rule, nodes)
             bound = max(float(row["log10 bound"]) for row in here)
-            cells += [f"{fmean(float(row['distance']) for row in here):.2f}", f"10^{bound:.1f}"]
+            cells += [
+                f"{fmean(float(row['distance']) for row in here):.2f}",
+                f"10<sup>{bound:.1f}</sup>",
+            ]
         rows.append(cells)
     names = [f"{graph.capitalize()}, {rule.partition('(')[0]}" for graph, rule in DISTANCES]
     return _table(["N", *(h for name in names for h in (name, "allowed"))], rows)

@@ -1,5 +1,6 @@
 """What the pages say is what was measured."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -14,6 +15,14 @@ FOUND = runs()
 def test_every_number_of_a_page_comes_from_the_results(page):
     before = page.read_text()
     assert publish.filled(before, FOUND) == before, "run: python -m study.publish"
+
+
+@pytest.mark.parametrize("page", publish.pages(), ids=lambda p: p.name)
+def test_a_comment_that_begins_a_line_is_a_block(page):
+    """Markdown would end the paragraph, or the list, in front of it."""
+    lines = page.read_text().splitlines()
+    begun = [line for line in lines if line.lstrip().startswith("<!-- study")]
+    assert all(re.fullmatch(r"<!-- study \S+ -->", line) for line in begun)
 
 
 def test_the_pictures_show_the_results():
