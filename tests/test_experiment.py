@@ -628,6 +628,9 @@ def test_a_corrupt_checkpoint_is_refused_and_the_previous_offered(tmp_path):
     place = tmp_path / "checkpoints"
     for step in (10, 20, 30):
         checkpoint.save(place, step, {"x": torch.full((4,), float(step))}, {"note": step})
+    checkpoint.thin_out(place, needed=10)
+    assert checkpoint.generations(place) == [30, 20, 10]
+    checkpoint.thin_out(place, needed=30)
     assert checkpoint.generations(place) == [30, 20]
     path = place / "step-30.safetensors"
     path.write_bytes(path.read_bytes()[:-3] + b"abc")

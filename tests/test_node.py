@@ -593,12 +593,66 @@ def test_a_second_backward_with_overlap_is_refused():
         loop.loss(0, 2).backward()
 
 
-def test_gradients_that_change_after_their_use_are_refused():
+def clip_one(loop):
+    """An entry that nobody looks at."""
+    with torch.no_grad():
+        next(p for p in loop.model.parameters() if p.numel() > 16).grad.view(-1)[1].clamp_(0, 0)
+
+
+def move_one(loop):
+    with torch.no_grad():
+        next(p for p in loop.model.parameters() if p.numel() > 16).view(-1)[1].add_(1)
+
+
+CHANGES = {
+    "clipped": lambda loop: nn.utils.clip_grad_norm_(loop.model.parameters(), 0.1),
+    "clipped in one place": clip_one,
+    "unscaled": lambda loop: [p.grad.data.mul_(0.5) for p in loop.model.parameters()],
+    "replaced": lambda loop: setattr(
+        loop.model[0].weight, "grad", loop.model[0].weight.grad.clone()
+    ),
+    "moved in one place": move_one,
+    "moved behind torch's back": lambda loop: [p.data.mul_(2) for p in loop.model.parameters()],
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_what_changes_after_its_use_is_refused(change):
     loop, _ = alone(overlap=True)
     loop.loss(0, 1).backward()
-    nn.utils.clip_grad_norm_(loop.model.parameters(), 0.1)
+    change(loop)
     with pytest.raises(RuntimeError, match=r"gradients were changed .* write overlap=False"):
         loop.optimizer.step()
+
+
+def test_what_is_not_finite_is_not_taken_for_changed():
+    loop, _ = alone(overlap=True)
+    (loop.loss(0, 1) * float("nan")).backward()
+    loop.optimizer.step()
+
+
+def test_sparse_gradients_with_overlap_are_refused():
+    model = nn.Embedding(4, 2, sparse=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with ps.PushSum(model, optimizer, overlap=True), pytest.raises(RuntimeError, match="sparse"):
+        model(torch.tensor([1])).sum().backward()
+
+
+def test_parameters_that_the_optimizer_gets_later_are_moved_once():
+    def trained(overlap):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1)).double()
+        optimizer = torch.optim.SGD(model[0].parameters(), lr=0.1, momentum=0.9)
+        with ps.PushSum(model, optimizer, overlap=overlap):
+            for step in range(4):
+                if step == 1:
+                    optimizer.add_param_group({"params": list(model[1].parameters())})
+                optimizer.zero_grad()
+                model(torch.ones(2, 3).double()).square().sum().backward()
+                optimizer.step()
+        return flat(model)
+
+    torch.testing.assert_close(trained(True), trained(False), rtol=1e-14, atol=1e-15)
 
 
 def test_a_closure_with_overlap_is_refused():
@@ -624,6 +678,7 @@ def test_a_closure_with_overlap_is_refused():
             "the model lies on cpu and meta: one device per node",
         ),
         (nn.Linear(2, 2), {"wire": torch.int8}, "wire = torch.int8: parameters travel in a float"),
+        (nn.Linear(2, 2), {"wire": torch.float8_e4m3fn}, "travel in a float of 16, 32 or 64 bits"),
         (nn.Linear(2, 2), {"timeout": 0}, "timeout = 0: give a number of seconds > 0"),
         (nn.Linear(2, 2), {"topology": "rong"}, "rong"),
         (nn.Linear(2, 2), {"topology": 3}, "topology = 3: give a name or one of pushsum.topology"),
@@ -653,7 +708,7 @@ def test_a_scaler_under_overlap_is_refused():
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     with ps.PushSum(model, optimizer, overlap=True):
         scaler.scale(model(batch(0, 1)[0]).sum()).backward()
-        with pytest.raises(RuntimeError, match=r"a GradScaler\), after they were used"):
+        with pytest.raises(RuntimeError, match=r"a GradScaler, another optimizer\), after they were used"):
             scaler.step(optimizer)
 
 
@@ -776,3 +831,50 @@ def test_half_precision_keeps_its_mass():
         before = node._x.clone()
         node._take_up(model.weight, node._rows[0])
         assert torch.equal(node._x, before)
+
+
+def two_at_once(rank):
+    """A generator and its critic, say; the first to close leaves the other what it needs."""
+    one, other = network(1), network(2)
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (one, other)]
+    first, second = (
+        ps.PushSum(model, optimizer, "full", timeout=20)
+        for model, optimizer in zip((one, other), optimizers, strict=True)
+    )
+    for t in (1, 2):
+        for model, optimizer, node in ((one, optimizers[0], first), (other, optimizers[1], second)):
+            if node is second or t == 1:
+                optimizer.zero_grad()
+                model(batch(rank, t)[0]).square().sum().backward()
+                optimizer.step()
+        if t == 1:
+            first.close()
+    second.close()
+    return [flat(one).tolist(), flat(other).tolist(), torch.distributed.is_initialized()]
+
+
+def test_two_objects_in_one_process():
+    one, other = on_ranks(2, two_at_once, torchrun=True)
+    assert one == other  # on Full with uniform weights all agree after every step
+    assert one[2] is False
+
+
+def gives_up(rank):
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    try:
+        with ps.PushSum(model, optimizer, "full", timeout=10):
+            for t in range(1, 4):
+                if (rank, t) == (1, 2):
+                    raise ValueError("the data has run out")
+                model(batch(rank, t)[0]).sum().backward()
+                optimizer.step()
+    except (ValueError, PeerLost) as problem:
+        return str(problem)
+
+
+def test_an_error_within_the_block_is_passed_on():
+    said = on_ranks(3, gives_up, torchrun=True)
+    assert said[1] == "the data has run out"
+    for rank in (0, 2):
+        assert said[rank].startswith("node 1 gave up: ValueError('the data has run out')")

@@ -44,7 +44,7 @@ class Checkpoint(NamedTuple):
 def save(
     directory: Path, step: int, tensors: Mapping[str, Tensor], notes: Mapping[str, Any]
 ) -> None:
-    """Write a generation; the older ones stay until it is complete."""
+    """Write a generation, complete or not at all."""
     directory.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256()
     with files.appearing(directory / f"step-{step}.safetensors") as file:
@@ -54,8 +54,13 @@ def save(
     about = {"step": step, "sha256": digest.hexdigest(), "notes": dict(notes)}
     about["check"] = _check(about)
     files.write(directory / f"step-{step}.json", json.dumps(about).encode())
+
+
+def thin_out(directory: Path, needed: int) -> None:
+    """Remove what is older than the newest generations and than the one that is needed."""
     for old in generations(directory)[KEPT:]:
-        _remove(directory, old)
+        if old < needed:
+            _remove(directory, old)
 
 
 def _pieces(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:

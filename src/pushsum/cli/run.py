@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
@@ -94,7 +95,7 @@ def run(
     ] = 120.0,
 ) -> None:
     """Train: N nodes, one model each, as the configuration says."""
-    engine = engine or (_engine_of(into) if resume else ENGINES[0])
+    engine = engine or (_engine_of(into) if resume else _usual_engine())
     if engine not in ENGINES:
         raise ValueError(unknown("engine", engine, ENGINES))
     if into is None and not dry_run:
@@ -159,7 +160,8 @@ def _as_node(settings: Config, task: Task) -> None:
 
     def last_words(why: str) -> None:
         saved = training.newest(task.into, "distributed", settings.topology.nodes)
-        command = f"pushsum run --engine distributed --resume --into {task.into}"
+        start = "torchrun ... -m " * ("TORCHELASTIC_RUN_ID" in os.environ)
+        command = f"{start}pushsum run --engine distributed --resume --into {quote(str(task.into))}"
         kept = f"last checkpoint: step {saved}; go on with: {command}"
         complain(
             f"node {os.environ['RANK']}: {why}; "
@@ -197,6 +199,11 @@ def _as_node(settings: Config, task: Task) -> None:
         code = 2
     sys.stdout.flush()
     os._exit(code)  # threads of a broken process group would keep the process
+
+
+def _usual_engine() -> str:
+    """Whoever starts several processes wants them to be the nodes."""
+    return ENGINES[int(os.environ.get("WORLD_SIZE", "1") != "1")]
 
 
 def _engine_of(into: Path | None) -> str:

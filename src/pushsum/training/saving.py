@@ -44,7 +44,11 @@ def save(directory: Path, world: World, experiment: Experiment, now: Progressing
         "losses": now.losses,
         "config": now.config.model_dump(mode="json"),
     }
-    checkpoint.save(place(directory, world.name, world.nodes[0]), now.step, tensors, about)
+    mine = place(directory, world.name, world.nodes[0])
+    checkpoint.save(mine, now.step, tensors, about)
+    common = newest(directory, world.name, experiment.n)  # nodes save some steps apart
+    if common is not None:
+        checkpoint.thin_out(mine, common)
 
 
 def reopen(
@@ -65,6 +69,7 @@ def reopen(
             f"{mine}: the checkpoint of step {step} lacks {error}: it is of another version of "
             "pushsum; go on with that one"
         ) from None
+    world.listed([step])  # all nodes have what they need
     checkpoint.drop_after(mine, step)
     kept = world.once(lambda: drop_records_after(directory / "records.jsonl", step))
     now.recorded = -1 if kept is None else kept

@@ -5,7 +5,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,11 +15,12 @@ from torch.optim import Optimizer
 
 from pushsum import __version__, topology, weighting
 from pushsum.engines.distributed.exchange import Exchange, Ledger, Memory, Step
-from pushsum.engines.distributed.peers import Peers
+from pushsum.engines.distributed.peers import PeerLost, Peers
 from pushsum.engines.gradients import Layout
 from pushsum.topology import Topology
 from pushsum.weighting import Matrix, Weighting
 
+WIRES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 PIECE = 2**16  #: elements that stay in a core's cache while they are worked on
 HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")  #: of an optimizer
 
@@ -74,8 +75,8 @@ class PushSum:
             raise ValueError(
                 "overlap = True: LBFGS moves all parameters at once, from a closure: overlap=False"
             )
-        if wire is not None and not wire.is_floating_point:
-            raise ValueError(f"wire = {wire}: parameters travel in a floating-point dtype")
+        if wire is not None and wire not in WIRES:
+            raise ValueError(f"wire = {wire}: parameters travel in a float of 16, 32 or 64 bits")
         self._model, self._optimizer = model, optimizer
         self.layout = Layout.of(model)
         named = dict(model.named_parameters())
@@ -318,7 +319,9 @@ class PushSum:
     def __enter__(self) -> "PushSum":
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, problem: BaseException | None, trace: object) -> None:
+        if problem is not None and not isinstance(problem, PeerLost):
+            self._peers.condemn(f"node {self.rank} gave up: {problem!r}")
         self.close()
 
 
@@ -335,8 +338,7 @@ class _Early:
         self._move = _mover(optimizer)
         self._places = node._places
         self._ready: set[Tensor] = set()  # gradients that are there
-        self._moved: dict[Tensor, Tensor | None] = {}  # with some of the gradient it had
-        self._own = {p for group in optimizer.param_groups for p in group["params"]}
+        self._moved: dict[Tensor, _Look] = {}  # and how they looked then
         self._unsent: list[slice] = []
         self._next = 0  # parameters from here on have their gradients
         self.hooks: list[Any] = [
@@ -348,6 +350,8 @@ class _Early:
     def _gradient_is_there(self, p: Tensor) -> None:
         if self.resting:
             return
+        if p.grad is not None and p.grad.is_sparse:
+            raise RuntimeError("overlap: a gradient is sparse: write overlap=False")
         if p in self._ready:
             raise RuntimeError(
                 "overlap: a second backward() before optimizer.step(); put all but the last "
@@ -376,38 +380,55 @@ class _Early:
         self._move(fresh)
         for p in fresh:
             self.node._take_up(p, self.node._rows[self._places[p]])
-            self._moved[p] = _sample(p)
+            self._moved[p] = _Look.at(p)
 
     @torch.no_grad()
-    def _before_step(self, _: Optimizer, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+    def _before_step(
+        self, optimizer: Optimizer, given: tuple[Any, ...], named: dict[str, Any]
+    ) -> None:
         """What no gradient came for; the optimizer itself then finds nothing to do."""
         if any(callable(value) for value in (*given[1:], *named.values())):
             raise RuntimeError("overlap: step(closure) runs backward too late; call step()")
-        if any(_differ(before, _sample(p)) for p, before in self._moved.items()):
+        if any(before.differs(_Look.at(p)) for p, before in self._moved.items()):
             raise RuntimeError(
-                "overlap: gradients were changed between backward() and step() (clipping, a "
-                "GradScaler), after they were used: write overlap=False"
+                "overlap: parameters or gradients were changed between backward() and step() "
+                "(clipping, a GradScaler, another optimizer), after they were used: write "
+                "overlap=False"
             )
         step = self.node._step or self._begin()
         self._ready |= self._places.keys()
         self._take_up()
         while self._unsent:
             step.send(self._unsent.pop())
-        for p in self._own & self._places.keys():  # another optimizer may wait for its own
+        own = {p for group in optimizer.param_groups for p in group["params"]}
+        for p in own & self._places.keys():  # another optimizer may wait for its own
             p.grad = None
         self._ready.clear()
         self._moved.clear()
 
 
-def _sample(p: Tensor) -> Tensor | None:
-    """A few numbers of a gradient: a GradScaler changes it without a trace in its version."""
-    return None if p.grad is None else p.grad.reshape(-1)[:: max(1, p.numel() // 8)].clone()
+class _Look(NamedTuple):
+    """A parameter and its gradient: torch's counts of changes, and a few of their numbers.
 
+    The counts miss what goes through `.data` and what a GradScaler does, the numbers may miss a
+    change elsewhere; together they miss little.
+    """
 
-def _differ(one: Tensor | None, other: Tensor | None) -> bool:
-    if one is None or other is None:
-        return one is not other
-    return not torch.equal(one, other)
+    gradient: Tensor | None
+    counts: tuple[int, int]
+    numbers: Tensor
+
+    @classmethod
+    def at(cls, p: Tensor) -> "_Look":
+        both = [p] if p.grad is None else [p, p.grad]
+        numbers = [t.detach().reshape(-1)[:: max(1, t.numel() // 8)] for t in both]
+        return cls(p.grad, (p._version, both[-1]._version), torch.cat(numbers))
+
+    def differs(self, now: "_Look") -> bool:
+        if self.gradient is not now.gradient or self.counts != now.counts:
+            return True
+        same = (self.numbers == now.numbers) | (self.numbers.isnan() & now.numbers.isnan())
+        return not bool(same.all())
 
 
 def _mover(optimizer: Optimizer) -> Callable[[set[Tensor]], None]:

@@ -58,15 +58,19 @@ class Peers:
     Without `torchrun` and without a process group there is one node, which is alone.
     """
 
+    _formed = False  #: whether the process group is ours, not the user's
+    _users = 0  #: of that one, in this process
+
     def __init__(self, timeout: float) -> None:
         if not timeout > 0:
             raise ValueError(f"timeout = {timeout!r}: give a number of seconds > 0")
         self.timeout = timeout
         self.patience = max(timeout / 2, timeout - SEARCH)  #: with a message or a word
-        self._ours = not dist.is_initialized() and "WORLD_SIZE" in os.environ
         number = next(_numbers)
-        if self._ours:
+        if not dist.is_initialized() and "WORLD_SIZE" in os.environ:
             self._meet(f"pushsum/group/{number}")
+            Peers._formed = True
+        Peers._users += 1
         together = dist.is_initialized()
         self.rank = dist.get_rank() if together else 0
         self.n = dist.get_world_size() if together else 1
@@ -272,9 +276,11 @@ class Peers:
             with suppress(PeerLost):  # nobody may be left to tell
                 self._ask(lambda: self._store.set(f"left/{self.rank}", str(t)))
             self._beating.join(timeout=2 * BEAT)
-        if self.group is not None and not self._ours:
+        if self.group is not None:
             dist.destroy_process_group(self.group)  # those who still wait for this node notice
-        if self._ours:
+        Peers._users -= 1
+        if Peers._formed and Peers._users == 0:
+            Peers._formed = False
             dist.destroy_process_group()
             if self.rank == 0 and self.n > 1 and _kept_by_node_0():
                 self._outlast_the_others()

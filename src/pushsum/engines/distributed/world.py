@@ -121,7 +121,8 @@ class Processes:
     def gather(self, tensors: Mapping[str, Tensor]) -> list[dict[str, Tensor]] | None:
         if self.peers.n == 1:
             return [dict(tensors)]
-        own = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+        device = next(iter(tensors.values())).device  # one back end carries them all
+        own = {name: tensor.detach().to(device).contiguous() for name, tensor in tensors.items()}
         # all nodes have come this far when the first message is posted, however long it took them
         shapes = self._said_by_all({k: [str(t.dtype), list(t.shape)] for k, t in own.items()})
         mail = Mail(self.peers, self._begun)
@@ -130,7 +131,6 @@ class Processes:
             for tag in range(len(own)):
                 mail.wait_for_sent(tag)
             return None
-        device = next(iter(own.values())).device
         found = [own, *(_empty(theirs, device) for theirs in shapes[1:])]
         for rank, theirs in enumerate(found[1:], 1):
             boxes = [Message(rank, tag, t) for tag, t in enumerate(theirs.values()) if t.numel()]
