@@ -708,7 +708,9 @@ def test_a_scaler_under_overlap_is_refused():
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     with ps.PushSum(model, optimizer, overlap=True):
         scaler.scale(model(batch(0, 1)[0]).sum()).backward()
-        with pytest.raises(RuntimeError, match=r"a GradScaler, another optimizer\), after they were used"):
+        with pytest.raises(
+            RuntimeError, match=r"a GradScaler, another optimizer\), after they were used"
+        ):
             scaler.step(optimizer)
 
 

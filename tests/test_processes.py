@@ -141,9 +141,30 @@ def test_a_lost_node_ends_the_run_everywhere(how, moment, tmp_path):
         assert time.monotonic() - start < TIMEOUT + 3
     for end in ends:
         assert end.startswith(f"PeerLost: node {victim} is lost"), end
-    for node in others:
-        mine = tmp_path / "checkpoints" / f"node-{node}"
-        assert checkpoint.load(mine).step == checkpoint.generations(mine)[0]
+    assert_all_can_go_on(tmp_path)
+
+
+def assert_all_can_go_on(directory: Path) -> None:
+    step = training.newest(directory, "distributed", 4)
+    assert step is not None
+    for node in range(4):
+        assert checkpoint.load(directory / "checkpoints" / f"node-{node}", step).step == step
+
+
+def test_nodes_that_save_some_steps_apart_keep_one_that_all_have(tmp_path):
+    """A checkpoint after every step, on a ring: the others get some steps further, each its own."""
+    overrides = ["topology.name=ring", "batch=2000", "epochs=100000", "evaluation.every=100000"]
+    first = tmp_path / "checkpoints" / "node-0"
+    with running(4, train, str(tmp_path), [*overrides, "steps=null"], False, TIMEOUT) as ranks:
+        deadline = time.monotonic() + 60
+        while max(checkpoint.generations(first), default=0) < 10:
+            assert time.monotonic() < deadline, "no checkpoints"
+            time.sleep(0.01)
+        os.kill(ranks.processes[2].pid, signal.SIGSTOP)
+        for rank in (0, 1, 3):
+            assert ranks.result(rank, TIMEOUT + 3).startswith("PeerLost: node 2 is lost")
+    assert_all_can_go_on(tmp_path)
+    assert len(checkpoint.generations(first)) <= 6  # and not all
 
 
 def train_but_stop_while_testing(rank, directory):
