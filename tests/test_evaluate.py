@@ -70,3 +70,13 @@ def test_evaluations_may_come_more_often_than_epochs(tmp_path):
     steps = [json.loads(line)["step"] for line in lines]
     quarter = round(0.25 * built.steps_per_epoch)
     assert steps == [*range(0, built.steps, quarter), built.steps]
+
+
+def test_runs_are_found_below_a_directory_and_files_are_passed_over(finished):
+    directory, _ = finished
+    report = directory.parent / "report.html"
+    report.write_text("")
+    below = CliRunner().invoke(app, ["evaluate", str(directory.parent)])
+    beside = CliRunner().invoke(app, ["evaluate", str(report), str(directory)])
+    assert below.stdout == beside.stdout
+    assert len(below.stdout.splitlines()) == 4
