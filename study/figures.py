@@ -7,18 +7,17 @@ from pushsum.drawing import svg
 from pushsum.drawing.charts import Panel, Series, chart_svg
 from study import RESULTS
 from study.collect import read
-from study.numbers import Ended, chosen, spread
+from study.numbers import LAZY, MOREAU, SCALE_FREE, TOPOLOGIES, Ended, chosen, spread
 
-TOPOLOGIES = ("full", "divide", "exponential", "random")
 ROWS = (
     ("SGP", "SGP", "uniform"),
-    ("SGAP, lazy c=0.5", "SGAP", "lazy(c=0.5)"),
-    ("SGAP, Moreau", "SGAP", "moreau(k=1, v=0.1)"),
-    ("SGAP, scale-free", "SGAP", "scale-free-moreau(c=1, v=0.1)"),
+    ("SGAP, lazy c=0.5", "SGAP", LAZY),
+    ("SGAP, Moreau", "SGAP", MOREAU),
+    ("SGAP, scale-free", "SGAP", SCALE_FREE),
     ("MSGP", "MSGP", "uniform"),
-    ("MSGAP, lazy c=0.5", "MSGAP", "lazy(c=0.5)"),
-    ("MSGAP, Moreau", "MSGAP", "moreau(k=1, v=0.1)"),
-    ("MSGAP, scale-free", "MSGAP", "scale-free-moreau(c=1, v=0.1)"),
+    ("MSGAP, lazy c=0.5", "MSGAP", LAZY),
+    ("MSGAP, Moreau", "MSGAP", MOREAU),
+    ("MSGAP, scale-free", "MSGAP", SCALE_FREE),
     ("S-ADDOPT", "S-ADDOPT", "uniform"),
 )
 

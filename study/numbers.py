@@ -7,6 +7,9 @@ from statistics import fmean, stdev
 
 from study.collect import read
 
+TOPOLOGIES = ("full", "divide", "exponential", "random")
+LAZY, MOREAU, SCALE_FREE = "lazy(c=0.5)", "moreau(k=1, v=0.1)", "scale-free-moreau(c=1, v=0.1)"
+
 #: The 97.5 % quantiles of Student's t distribution with 1, 2, ... degrees of freedom.
 T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179)
 T_MANY = 2.0

@@ -11,19 +11,29 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations
 from math import log
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 
+from benchmarks.wallclock import PAPER_HOURS, Measured
 from pushsum.drawing import save
 from pushsum.report.paper import table1 as paper_table
-from study import figures
+from study import RESULTS, figures
 from study.collect import read
-from study.numbers import Difference, Ended, chosen, difference, runs, spread
+from study.numbers import (
+    LAZY,
+    MOREAU,
+    SCALE_FREE,
+    TOPOLOGIES,
+    Difference,
+    Ended,
+    chosen,
+    difference,
+    runs,
+    spread,
+)
 
 ROOT = Path(__file__).parent.parent
 IMAGES = ROOT / "docs" / "images"
 MARK = re.compile(r"<!-- study (\S+) -->(.*?)<!-- end -->", flags=re.DOTALL)
-TOPOLOGIES = ("full", "divide", "exponential", "random")
-MOREAU, SCALE_FREE = "moreau(k=1, v=0.1)", "scale-free-moreau(c=1, v=0.1)"
 METHODS = {  #: of the paper: the name in the table -> algorithm and weighting
     "SGP": ("SGP", "uniform"),
     "MSGP": ("MSGP", "uniform"),
@@ -31,7 +41,6 @@ METHODS = {  #: of the paper: the name in the table -> algorithm and weighting
     "MSGAP": ("MSGAP", MOREAU),
     "S-ADDOPT": ("S-ADDOPT", "uniform"),
 }
-BANDWIDTH = 1e9 / 8  #: bytes per second over a link of 1 Gbit/s
 
 Text = Callable[[list[Ended]], str]
 _texts: dict[str, Text] = {}
@@ -180,7 +189,7 @@ def _hours(found: list[Ended]) -> str:
 @_named("weights")
 def _weights(found: list[Ended]) -> str:
     """Every weighting at the same communication, with the distance that it leaves."""
-    rules = ["uniform", "lazy(c=0.5)", "lazy(c=0.25)", "lazy(c=0.1)", MOREAU, SCALE_FREE]
+    rules = ["uniform", LAZY, "lazy(c=0.25)", "lazy(c=0.1)", MOREAU, SCALE_FREE]
     rows = []
     for family, original in (("SGAP", "SGP"), ("MSGAP", "MSGP")):
         for rule in rules:
@@ -196,7 +205,7 @@ def _weights(found: list[Ended]) -> str:
 @_named("distances")
 def _distances(found: list[Ended]) -> str:
     rows = []
-    for rule in ("uniform", "lazy(c=0.5)", "lazy(c=0.25)", "lazy(c=0.1)", MOREAU, SCALE_FREE):
+    for rule in ("uniform", LAZY, "lazy(c=0.25)", "lazy(c=0.1)", MOREAU, SCALE_FREE):
         algorithm = "SGP" if rule == "uniform" else "SGAP"
         here = _among(found, "table1", "lazy", algorithm=algorithm, weighting=rule)
         means = [spread(chosen(here, topology=t), "distance") for t in TOPOLOGIES]
@@ -212,13 +221,13 @@ def _adaptive(found: list[Ended]) -> str:
         some = chosen(found, sweep="table1")
         by = {
             rule: chosen(some, algorithm=original if rule == "uniform" else family, weighting=rule)
-            for rule in ("uniform", "lazy(c=0.5)", MOREAU, SCALE_FREE)
+            for rule in ("uniform", LAZY, MOREAU, SCALE_FREE)
         }
         for one, other in (
-            ("lazy(c=0.5)", "uniform"),
+            (LAZY, "uniform"),
             (MOREAU, "uniform"),
-            (MOREAU, "lazy(c=0.5)"),
-            (SCALE_FREE, "lazy(c=0.5)"),
+            (MOREAU, LAZY),
+            (SCALE_FREE, LAZY),
             (SCALE_FREE, MOREAU),
         ):
             gap = difference(by[one], by[other], "accuracy")
@@ -432,30 +441,27 @@ def _bytes(found: list[Ended]) -> str:
     return _table(["", *(t.capitalize() for t in TOPOLOGIES)], rows)
 
 
-PAPER_HOURS = {"SGP": 5.9, "MSGP": 5.9, "SGAP": 5.9, "MSGAP": 5.9, "S-ADDOPT": 11.8}
+def _kept(file: str) -> Measured:
+    return Measured.kept(RESULTS / f"{file}.csv")
 
 
-def _rounds(file: str, method: str, entry: str = "step") -> list[float]:
-    return [float(row[entry]) for row in read(file) if row["method"] == method]
-
-
-def _ratio(file: str, one: str, other: str) -> str:
+def _ratio(found: Measured, one: str, other: str) -> str:
     """The median of the rounds' ratios, and their range."""
-    ratios = [a / b for a, b in zip(_rounds(file, one), _rounds(file, other), strict=True)]
-    return f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+    lowest, middle, highest = found.ratio(one, other)
+    return f"{middle:.2f} ({lowest:.2f} to {highest:.2f})"
 
 
 @_named("wallclock")
 def _wallclock(found: list[Ended]) -> str:
-    rows = []
-    for method in dict.fromkeys(row["method"] for row in read("wallclock")):
+    measured, rows = _kept("wallclock"), []
+    for method in measured.names:
         hours = PAPER_HOURS.get(method)
         rows.append(
             [
                 "no exchange" if method == "alone" else method,
-                f"{median(_rounds('wallclock', method)):.2f}",
-                f"{1e-6 * median(_rounds('wallclock', method, 'bytes')):.0f}",
-                _ratio("wallclock", method, "SGP"),
+                f"{measured.typical(method, 'step'):.2f}",
+                f"{1e-6 * measured.typical(method, 'bytes'):.0f}",
+                _ratio(measured, method, "SGP"),
                 f"{hours / PAPER_HOURS['SGP']:.1f}" if hours else "",
             ]
         )
@@ -473,32 +479,32 @@ def _wallclock_pairs(found: list[Ended]) -> str:
         ("SGP exponential", "DDP"),
         ("SGP exponential +", "DDP"),
     )
-    rows = [[f"{one} / {other}", _ratio("wallclock", one, other)] for one, other in pairs]
+    rows = [[f"{one} / {other}", _ratio(_kept("wallclock"), one, other)] for one, other in pairs]
     return _table(["", "step times"], rows)
 
 
 @_named("wallclock-bound")
 def _wallclock_bound(found: list[Ended]) -> str:
     """Steps with overlap over max(compute, bytes / bandwidth): the lowest and highest median."""
-    compute = median(_rounds("wallclock", "alone"))
-    link = float(read("wallclock")[0]["link"])
+    measured = _kept("wallclock")
+    compute = measured.typical("alone", "step")
     ratios = []
     for method in ("SGP +", "SGAP +", "MSGP +", "MSGAP +"):
-        bound = max(compute, median(_rounds("wallclock", method, "bytes")) / link)
-        ratios.append(median(_rounds("wallclock", method)) / bound)
+        bound = max(compute, measured.typical(method, "bytes") / measured.link)
+        ratios.append(measured.typical(method, "step") / bound)
     return f"{min(ratios):.2f} to {max(ratios):.2f}"
 
 
 @_named("decent-dp")
 def _decent_dp(found: list[Ended]) -> str:
-    rows = []
+    measured, rows = _kept("decent-dp"), []
     for graph in ("ring", "complete"):
         theirs = f"{graph}: decent-dp"
         rows.append(
             [
                 graph,
-                f"{median(_rounds('decent-dp', theirs)):.2f}",
-                *(_ratio("decent-dp", f"{graph}: pushsum{end}", theirs) for end in ("", " +")),
+                f"{measured.typical(theirs, 'step'):.2f}",
+                *(_ratio(measured, f"{graph}: pushsum{end}", theirs) for end in ("", " +")),
             ]
         )
     return _table(["graph", "decent-dp, s", "pushsum / decent-dp", "with overlap"], rows)

@@ -209,9 +209,8 @@ def qgm(lr: Rate, momentum: float, weighting: Weighting | Matrix) -> Algorithm:
         network, m = state
         x_half = network.x - rate(t) * (momentum * m + g)
         after = protocol.push_sum(network, x_half, t, rule, exchange)
-        y = protocol.corrected(
-            network.x, network.a
-        )  # whoever took the gradient may have changed it
+        # not network.y: whoever took the gradient may have changed it
+        y = protocol.corrected(network.x, network.a)
         led = y.sub_(after.y).div_(rate(t))
         return State(after, led.lerp_(m, momentum))  # momentum m + (1 - momentum) led
 

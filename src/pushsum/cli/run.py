@@ -81,7 +81,7 @@ def run(
         str | None,
         typer.Option(
             help="Where the nodes live: in this process, or in one each (started here, or by "
-            "torchrun). Default: simulator, or with --resume as before.",
+            "torchrun). Default: simulator, under torchrun distributed, with --resume as before.",
             metavar="simulator|distributed",
         ),
     ] = None,
@@ -203,7 +203,7 @@ def _as_node(settings: Config, task: Task) -> None:
 
 def _usual_engine() -> str:
     """Whoever starts several processes wants them to be the nodes."""
-    return ENGINES[int(os.environ.get("WORLD_SIZE", "1") != "1")]
+    return "distributed" if os.environ.get("WORLD_SIZE", "1") != "1" else "simulator"
 
 
 def _engine_of(into: Path | None) -> str:

@@ -77,6 +77,7 @@ def run_cells(
     Without a terminal there are lines instead, unless `quiet`.
     """
     from pushsum import sweep as sweeps
+    from pushsum.engines.world import STOPPED
     from pushsum.training import Stopped
 
     with progress_bar() as bar:
@@ -105,7 +106,7 @@ def run_cells(
         except (Stopped, KeyboardInterrupt):
             bar.stop()
             complain("stopped; the same command goes on")
-            raise typer.Exit(130) from None
+            raise typer.Exit(STOPPED) from None
 
 
 def _parameters(text: str | None) -> dict[str, Any] | None:
