@@ -324,3 +324,12 @@ def test_one_node_is_ordinary_training_with_torch_sgd():
         optimizer.step()
     expected = layout.flatten(dict(net.named_parameters()))
     torch.testing.assert_close(last.y[0], expected, rtol=1e-12, atol=1e-14)
+
+
+def test_large_models_are_not_batched():
+    """vmap would hold the activations of all nodes, and their gradients twice."""
+    large = torch.nn.Linear(1024, 1024)
+    small = torch.nn.Linear(4, 4)
+    batch = Batch(torch.zeros(2, 3, 4), torch.zeros(2, 3, dtype=torch.int64))
+    assert "vmap" in candidates(small, 2, batch, torch.device("cpu"))
+    assert "vmap" not in candidates(large, 2, batch, torch.device("cpu"))

@@ -32,6 +32,7 @@ from pushsum.engines.world import Abandoned
 
 Strategy = Literal["loop", "threads", "vmap"]
 Loss = Callable[[Tensor, Tensor], Tensor]  #: (outputs, targets) -> mean loss of the batch
+MANY = 2**20  #: parameters from here on, Python is not what a pass waits for
 LONG_RUN = 100  #: passes that save as much time as it takes to trace one
 Stopping = Callable[[], bool]  #: whether to give up what takes long
 
@@ -128,7 +129,8 @@ def candidates(model: nn.Module, n: int, batch: Batch, device: torch.device) -> 
     usable: list[Strategy] = ["loop"]
     if device.type == "cpu" and n > 1 and torch.get_num_threads() > 1:
         usable.append("threads")
-    if n > 1 and len({x.shape for x in batch.inputs}) == 1:
+    small = sum(p.numel() for p in model.parameters()) < MANY  # it holds all nodes' passes at once
+    if n > 1 and small and len({x.shape for x in batch.inputs}) == 1:
         usable.append("vmap")
     return usable
 
