@@ -183,8 +183,10 @@ MEMORY = """
 import resource, sys, torch
 from pathlib import Path
 from pushsum import config, training
+from pushsum.engines.memory import keep_freed_memory
 from pushsum.experiment import Experiment
 
+keep_freed_memory()  # as `pushsum run` does
 torch.set_num_threads(1)
 words = ["model.hidden=[2000,1900]", "batch=2", "evaluation.batch=50", "evaluation.nodes=false"]
 words += ["algorithm.name=SGAP", "steps=3", "gradients=loop"]
@@ -207,6 +209,15 @@ def test_s_addopt_pushes_twice_as_much():
     one, two = build("algorithm.name=SGP"), build("algorithm.name=S-ADDOPT")
     heads = 30 * 24  # step, a and w along every edge
     assert two.bytes_from(range(6), 1) - heads == 2 * (one.bytes_from(range(6), 1) - heads)
+
+
+def test_nodes_that_average_send_whole_bytes_that_add_up():
+    built = build("algorithm.name=AllReduce", "topology.nodes=6", "model.hidden=[7]")
+    one_by_one = [built.bytes_from([node], 1) for node in range(6)]
+    everybody = 2 * 5 * 4 * built.layout.d  # all but one sixth, twice
+    assert everybody % 6 != 0
+    assert sum(one_by_one) == built.bytes_from(range(6), 1) == everybody
+    assert max(one_by_one) - min(one_by_one) == 1
 
 
 def test_training_works_on_label_skewed_digits(tmp_path):

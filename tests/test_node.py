@@ -528,6 +528,34 @@ def test_a_node_that_takes_fewer_steps_is_named():
         assert re.fullmatch(line, found[rank]), found[rank]
 
 
+def averaging_early(rank, steps, timeout):
+    """After so many steps of its own, a node asks for the average."""
+    loop = Loop()
+    nobody, ring = torch.eye(N), ps.topology.ring(N).adjacency(1)
+    graphs = ps.topology.from_graphs([ring, nobody])
+    node = ps.PushSum(loop.model, loop.optimizer, graphs, timeout=timeout)
+    try:
+        for t in range(1, 1 + steps[rank]):
+            loop.step(rank, t, node)
+        node.average()
+    except PeerLost as loss:
+        return str(loss)
+
+
+def test_an_average_is_of_nodes_that_have_taken_the_same_steps():
+    """In the sixth step nobody sends, so that node 1 can take it alone."""
+    lines = on_ranks(N, averaging_early, [5, 6, 5], 60)
+    same = ": all nodes must take the same steps"
+    assert lines[0] == "node 0 has taken 5 steps, node 1 6" + same
+    assert lines[1] == "node 1 has taken 6 steps, node 0 5" + same
+
+
+def test_who_waits_in_average_is_named():
+    """Node 0 has taken two steps, the others want its third message."""
+    for line in on_ranks(N, averaging_early, [2, 6, 6], 5):
+        assert line.startswith("node 0 waits in average(): all nodes must take the same steps")
+
+
 def endless(rank, pipe_to_tell):
     loop = Loop()
     node = ps.PushSum(loop.model, loop.optimizer, "full", timeout=5)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from pushsum import __version__, algorithms, batchnorm, data, models, topology, weighting
 from pushsum.config import Config
 from pushsum.data import partition, store
+from pushsum.engines.arithmetic import ring_bytes
 from pushsum.engines.gradients import Batch, Layout
 from pushsum.engines.world import Abandoned
 from pushsum.optimizers import optimizer_rule
@@ -158,7 +159,7 @@ class Experiment:
     def bytes_from(self, nodes: Sequence[int], t: int) -> int:
         """What nodes push in step t: d-vectors and a head to each of the others they send to."""
         if self.algorithm.collective:
-            return int(len(nodes) * self.channel_bytes)
+            return sum(ring_bytes(self.n, node, self.vector_bytes) for node in nodes)
         senders, receivers = self.graphs.edges(t - self.began(t - 1))
         away = senders[senders != receivers]
         mine = (

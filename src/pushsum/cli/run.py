@@ -108,7 +108,7 @@ def run(
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from pushsum import config, experiment
     from pushsum.engines.memory import keep_freed_memory
-    from pushsum.engines.world import OneProcess
+    from pushsum.engines.world import STOPPED, OneProcess, Stopped
 
     launched = "WORLD_SIZE" in os.environ  # by torchrun: this process is one of several
     path, overrides = _split(words)
@@ -136,7 +136,11 @@ def run(
         return
     from pushsum.engines.distributed.launcher import launch
 
-    code = launch(built.n, _as_node, settings, task, patience=timeout + 10)
+    try:
+        code = launch(built.n, _as_node, settings, task, patience=timeout + 10)
+    except Stopped as stopped:
+        complain(str(stopped))
+        code = STOPPED
     if code:
         raise typer.Exit(code)
 

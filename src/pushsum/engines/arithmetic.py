@@ -12,6 +12,15 @@ LONG = 2**15  #: rows from here on are taken in blocks
 BLOCK = 2**18  #: elements of a work array that stay in a core's cache
 
 
+def ring_bytes(n: int, node: int, size: int) -> int:
+    """What a node sends when n of them average `size` bytes in a ring: all but one part, twice.
+
+    In whole bytes, of which all nodes together send exactly 2 (n - 1) size.
+    """
+    total = 2 * (n - 1) * size
+    return total * (node + 1) // n - total * node // n
+
+
 def distances(own: Tensor, other: Tensor, i: Tensor, j: Tensor) -> Tensor:
     """||own[i] - other[j]||^2 for lists of rows; float64."""
     by_pair = _long_rows if own.shape[1] >= LONG else _short_rows

@@ -28,6 +28,7 @@ from pushsum.engines.arithmetic import (
     distances,
     float32_grain,
     float32_weights,
+    ring_bytes,
 )
 from pushsum.engines.distributed.messages import Mail, Message
 from pushsum.engines.distributed.peers import PeerLost, Peers
@@ -115,10 +116,10 @@ class Exchange:
 
     def average(self, value: Tensor) -> Tensor:
         """The mean over all nodes, at every node, by a ring of messages."""
-        n, total = self.peers.n, value.clone()
+        n, node, total = self.peers.n, self.peers.rank, value.clone()
         with self.ledger.spend("transfer", "waiting"):
             self.peers.all_reduce(total)
-        self.ledger.bytes += 2 * (n - 1) * total.numel() * total.element_size() // n
+        self.ledger.bytes += ring_bytes(n, node, total.numel() * total.element_size())
         return total / n
 
     def saved(self, memory: Memory | None) -> tuple[dict[str, Tensor], Any]:
@@ -285,7 +286,7 @@ class Step:
             self.mail.wait_for_sent(self._tag(place, bucket))
         self.mail.wait_for_sent(0)
         if self.sources or self.targets:
-            seconds["transfer"] += perf_counter() - self._began
+            seconds["transfer"] += self.mail.ended - self._began
         seconds["waiting"] += self.mail.waited
         self.ledger.bytes += self.mail.bytes
 

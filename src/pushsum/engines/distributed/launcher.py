@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from pushsum.engines.world import STOPPED
+from pushsum.engines.world import STOPPED, Stopped
 
 GRACE = 9.0  #: seconds that processes have to stop in, after a signal
 PRELOADED = ["torch", "pushsum.training", "pushsum.engines.distributed.world"]
@@ -32,6 +32,7 @@ def launch(n: int, work: Callable[..., None], *arguments: Any, patience: float) 
 
     A signal is passed on. When a process fails the others end by themselves, because they miss
     it; those that have not after `patience` seconds, or `GRACE` after a signal, are killed.
+    Raises `Stopped` if a signal ended them all before they could say anything.
     """
     # the server of this context imports torch once; its children then start at once
     context = multiprocessing.get_context("forkserver")
@@ -50,6 +51,8 @@ def launch(n: int, work: Callable[..., None], *arguments: Any, patience: float) 
                     stopping.pass_on()
                     break
             _until_all_ended([p for p in processes if p.pid is not None], patience, stopping)
+    if all(_unsaid(process.exitcode, stopping) for process in processes):
+        raise Stopped("stopped before the first step")
     return max(_code(process.exitcode, stopping) for process in processes)
 
 
@@ -143,10 +146,15 @@ def _until_all_ended(processes: list[Any], patience: float, stopping: _Stopping)
             deadline = min(deadline, stopping.since + GRACE)
 
 
+def _unsaid(exitcode: int | None, stopping: _Stopping) -> bool:
+    """Whether the signal came before a process listened, or was even started."""
+    return stopping.since is not None and exitcode in (None, -signal.SIGTERM)
+
+
 def _code(exitcode: int | None, stopping: _Stopping) -> int:
     """As a shell has it: 128 + the signal that ended a process."""
-    if stopping.since is not None and exitcode in (None, -signal.SIGTERM):
-        return STOPPED  # before it could have saved anything
+    if _unsaid(exitcode, stopping):
+        return STOPPED
     if exitcode is None:
         return 1
     return exitcode if exitcode >= 0 else 128 - exitcode

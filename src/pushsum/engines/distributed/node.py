@@ -255,6 +255,7 @@ class PushSum:
 
         As a state for the model: what is not pushed, like buffers, is this node's own.
         """
+        self._peers.meet_after(self.t)
         total = self._x.to(torch.promote_types(self._x.dtype, torch.float32), copy=True)
         self._peers.all_reduce(total)
         views = self.layout.views(total.div_(self._peers.n).to(self._x.dtype))

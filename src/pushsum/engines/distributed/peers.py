@@ -75,6 +75,7 @@ class Peers:
         self.rank = dist.get_rank() if together else 0
         self.n = dist.get_world_size() if together else 1
         self.group: Any = None
+        self._meetings = 0
         self._left = threading.Event()
         if self.n > 1:
             store: Any = dist.distributed_c10d._get_default_store()
@@ -145,6 +146,22 @@ class Peers:
             dist.all_reduce(tensor, group=self.group)
         except RuntimeError as error:
             raise self.lost((self.rank + 1) % self.n, None, error) from None
+
+    def meet_after(self, t: int) -> None:
+        """Wait until all nodes have come here; refuse unless they have taken the same steps."""
+        if self.n == 1:
+            return
+        self._meetings += 1
+        self.tell(f"meeting/{self._meetings}/{self.rank}", t)
+        steps = self.hear_all([f"meeting/{self._meetings}/{node}" for node in range(self.n)])
+        if self._meetings > 1:  # all have heard what was told at the one before
+            self.forget(f"meeting/{self._meetings - 1}/{self.rank}")
+        for node, step in enumerate(steps):
+            if step != t:
+                raise PeerLost(
+                    f"node {self.rank} has taken {t} steps, node {node} {step}: "
+                    "all nodes must take the same steps"
+                )
 
     # ----------------------------------------------------------------- besides messages
 
@@ -250,6 +267,8 @@ class Peers:
                 text = self._why_it_left(left[0])
             elif never:
                 text = f"node {_and(never)} did not come within {self.timeout:g} s"
+            elif self.told(f"meeting/{self._meetings + 1}/{peer}"):
+                text = f"node {peer} waits in average(): all nodes must take the same steps"
             else:
                 text = (
                     f"node {peer} did not answer within {self.timeout:g} s, but is alive: "
