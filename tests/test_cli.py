@@ -188,6 +188,7 @@ def test_version(pushsum):
         (["topology", "ring", "--inner", "0.5"], "--inner belongs to random, not to ring"),
         (["topology"], "Missing argument 'NAME'"),
         (["topology", "full", "--bogus"], "No such option: --bogus"),
+        (["run", "--epochs", "3"], "--epochs: keys of the configuration are written without "),
         (["demo", "--steps", "0"], "--steps 0: at least one step is needed"),
         (["demo", "--plot", "a.gif"], "'a.gif': a picture is a .svg or a .png file"),
         (["nonsense"], "No such command 'nonsense'"),
@@ -280,6 +281,34 @@ def test_tensorboard_touches_no_run_of_another_and_forgets_what_is_run_again(pus
         assert pushsum("run", "--resume", "--from-step", "0", *into)[0] == 0
     events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     assert [event.step for event in events.Scalars("test/accuracy")] == [2]
+
+
+def test_a_finished_run_can_be_made_longer_and_nothing_else(pushsum, tmp_path):
+    into = ["--into", str(tmp_path)]
+    assert pushsum("run", *TINY, *into)[0] == 0
+    code, out, _ = pushsum("run", "--resume", *into)
+    assert (code, out.split(" accuracy")[0]) == (0, f"{tmp_path}: had finished already:")
+    assert pushsum("run", "--resume", "steps=3", *into)[0] == 0
+    lines = (tmp_path / "records.jsonl").read_text().splitlines()
+    steps = [json.loads(line)["step"] for line in lines]
+    assert steps == [0, 2, 3]
+    code, _, err = pushsum("run", "--resume", "steps=4", "batch=3", *into)
+    assert code == 2
+    assert "leave the others out (only epochs and steps may change)" in err
+
+
+def test_weights_that_cannot_do_what_they_are_for_are_pointed_out(pushsum):
+    odd = {
+        ("topology.name=ring",): "moreau(k=0.1, v=0.1) on ring(6): 100 % of the links are one-way",
+        ("algorithm.name=SGP", "algorithm.weighting=lazy:c=0.5"): "has no effect with SGP",
+        ("topology.name=exponential",): "",
+        ("algorithm.name=SGP", "topology.name=ring"): "",
+    }
+    for words, warning in odd.items():
+        code, _, err = pushsum("run", "--dry-run", *words)
+        assert code == 0
+        assert warning in err if warning else not err
+    assert "note: moreau" in pushsum("topology", "ring", "-w", "moreau(k=1, v=0.1)")[1]
 
 
 def test_progress_without_a_terminal_is_lines_with_the_time_left(tmp_path):

@@ -241,9 +241,9 @@ def test_an_array_that_says_it_is_huge_is_not_allocated(tmp_path):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("CIFAR10", "name = 'CIFAR10': did you mean 'cifar10'"),
-        ("", "name = '': A data set is one of digits, cifar10, .*your own file.npz"),
-        ("../x", "A data set is one of"),
+        ("CIFAR10", "unknown data set 'CIFAR10' .did you mean cifar10"),
+        ("", "unknown data set '': choose from digits, cifar10, .*your own file.npz"),
+        ("../x", "unknown data set '../x'"),
     ],
 )
 def test_unknown_names(name, message, tmp_path):

@@ -57,7 +57,7 @@ class Rule(NamedTuple):
     """(kept, y^(t-1), gradients, t) -> (epsilon (n, d), kept)"""
 
 
-def sgap(lr: Rate, weighting: Weighting | Matrix) -> Algorithm:
+def sgap(lr: Rate, weighting: str | Weighting | Matrix) -> Algorithm:
     """Stochastic gradient with Adaptive Weighting Push-SUM (Algorithm 2).
 
         epsilon_i^(t-1) = -lr g_i^(t-1)
@@ -82,7 +82,7 @@ def sgp(lr: Rate) -> Algorithm:
     return descent("SGP", sgd(lr), uniform())
 
 
-def msgap(lr: Rate, momentum: float, weighting: Weighting | Matrix) -> Algorithm:
+def msgap(lr: Rate, momentum: float, weighting: str | Weighting | Matrix) -> Algorithm:
     """Momentum SGD with Adaptive Weighting Push-SUM (Algorithm 2).
 
         m_i^(t) = momentum m_i^(t-1) + g_i^(t-1),   epsilon_i^(t-1) = -lr m_i^(t)
@@ -181,7 +181,7 @@ def s_addopt(lr: Rate) -> Algorithm:
     return Algorithm("S-ADDOPT", weighting, 2, init, step)
 
 
-def qgm(lr: Rate, momentum: float, weighting: Weighting | Matrix) -> Algorithm:
+def qgm(lr: Rate, momentum: float, weighting: str | Weighting | Matrix) -> Algorithm:
     """Quasi-global momentum (Lin et al., 2021) over Push-SUM: momentum of where exchanges lead.
 
         epsilon_i^(t-1) = -lr (momentum m_i^(t-1) + g_i^(t-1))

@@ -25,7 +25,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from pushsum import topology
+from pushsum import topology, weighting
 from pushsum.batchnorm import BatchNormPolicy
 from pushsum.engines.gradients import Strategy
 from pushsum.names import nearest, one_line
@@ -110,6 +110,10 @@ class Schedule(_Section):
                 "algorithm.schedule.milestones belong to algorithm.schedule.kind=steps"
             )
         return self
+
+
+LENGTH = ("epochs", "steps")  #: what may change when a run goes on
+ADAPTIVE = ("SGAP", "MSGAP", "QGM")  #: the algorithms that take a weighting
 
 
 class Algorithm(_Section):
@@ -294,26 +298,52 @@ def parse(content: Mapping[str, Any]) -> Config:
     try:
         return Config.model_validate(content)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"] if not _is_choice(part))
-        if first["type"] == "extra_forbidden":
-            close = nearest(key, valid_keys()) or _same_leaf(key)
-            hint = f": did you mean {close}?" if close else f": keys are {_listed(key)}"
-            raise ValueError(f"unknown key {key}{hint}") from None
-        problem = first["msg"].removeprefix("Value error, ")
-        given = "" if first["type"] == "value_error" else f"{key} = {first['input']!r}: "
-        raise ValueError(given + problem.replace("Input should", "should")) from None
+        raise ValueError(_problem(error.errors()[0])) from None
+
+
+def _problem(error: Any) -> str:
+    """What pydantic found, as one line that says what to write instead."""
+    key = ".".join(str(part) for part in error["loc"] if not _is_choice(part))
+    given, said = error["input"], str(error["msg"]).removeprefix("Value error, ")
+    match error["type"]:
+        case "extra_forbidden":
+            close = same_leaf(key) or nearest(key, valid_keys())
+            return f"unknown key {key}: " + (
+                f"did you mean {close}?" if close else f"keys are {_listed(key)}"
+            )
+        case "value_error":
+            return said
+        case "model_type":
+            first, *more = (k for k in valid_keys() if k.startswith(f"{key}."))
+            named = first.endswith((".name", ".kind"))
+            hint = f"did you mean {first}={given}?" if named else ", ".join((first, *more))
+            return f"{key} = {given!r}: {key} has keys of its own: {hint}"
+        case "tuple_type":
+            return f"{key} = {given!r}: should be a list, e.g. {key}=[{given}]"
+        case "literal_error":
+            close = nearest(str(given), error["ctx"]["expected"].replace("'", "").split(", "))
+            said += f" (did you mean {close}?)" * (close is not None)
+    return f"{key} = {given!r}: {said.replace('Input should', 'should')}"
 
 
 def warnings(config: Config) -> list[str]:
     """What is allowed, but probably not meant."""
-    model = config.model
+    found = []
+    model, algorithm, place = config.model, config.algorithm, config.topology
     if model.stem == "imagenet" and model.fresh_last_layer and model.pretrained is None:
-        return [
+        found.append(
             f"{model.name} starts from random numbers, where the published runs had ImageNet "
             "weights: name a file of them, model.pretrained=FILE.safetensors"
-        ]
-    return []
+        )
+    if algorithm.name in ADAPTIVE:
+        graphs = topology.parse(place.name, place.nodes)
+        found += weighting.warnings(weighting.parse(algorithm.weighting), graphs)
+    elif algorithm.weighting not in ("uniform", Algorithm().weighting):
+        found.append(
+            f"algorithm.weighting = {algorithm.weighting} has no effect with {algorithm.name}: "
+            f"take one of {', '.join(ADAPTIVE)}"
+        )
+    return found
 
 
 def valid_keys() -> list[str]:
@@ -373,10 +403,10 @@ def set_value(content: dict[Any, Any], key: str, value: Any) -> None:
     content[leaf] = value
 
 
-def _same_leaf(key: str) -> str | None:
-    leaves = {k.rpartition(".")[2]: k for k in valid_keys()}
-    close = nearest(key.rpartition(".")[2], leaves)
-    return leaves[close] if close else None
+def same_leaf(key: str) -> str | None:
+    """The key, perhaps of another section, that ends in the same word."""
+    leaf = key.rpartition(".")[2]
+    return next((k for k in valid_keys() if k.rpartition(".")[2] == leaf), None)
 
 
 def _listed(key: str) -> str:

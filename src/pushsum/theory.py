@@ -70,7 +70,7 @@ class Constants:
         return exp(self.log_lambda)
 
 
-def constants(topology: Topology, weighting: Weighting | Matrix) -> Constants:
+def constants(topology: Topology, weighting: str | Weighting | Matrix) -> Constants:
     """The constants for a graph sequence and a weighting, with the horizon H.
 
     >>> from pushsum import topology, weighting
@@ -89,7 +89,7 @@ def constants(topology: Topology, weighting: Weighting | Matrix) -> Constants:
     return _constants(topology, as_weighting(weighting), H, note)
 
 
-def published(topology: Topology, weighting: Weighting | Matrix) -> Constants:
+def published(topology: Topology, weighting: str | Weighting | Matrix) -> Constants:
     """The same with the paper's Delta * B in place of H.
 
     >>> from pushsum import topology, weighting

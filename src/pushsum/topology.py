@@ -107,6 +107,24 @@ class Topology(ABC):
         oldest = ((t, self.last_heard(t)) for t in steady)
         return max(t - int(torch.where(heard == NEVER, t, heard).min()) for t, heard in oldest)
 
+    @cached_property
+    def unheard(self) -> float:
+        """The share of links, self-loops apart, whose sender never hears the receiver.
+
+        >>> ring(6).unheard, round(exponential(6).unheard, 3), full(6).unheard
+        (1.0, 0.333, 0.0)
+        """
+        if self.cycle is None:  # every channel opens in both directions
+            return 0.0
+        steady = range(self.period + 1, self.period + self.cycle + 1)
+        away, unheard = 0, 0
+        for t in steady:
+            senders, receivers = self.edges(t)
+            others = senders != receivers
+            away += int(others.sum())
+            unheard += int((self.last_heard(t)[others] == NEVER).sum())
+        return unheard / away if away else 0.0
+
     def __repr__(self) -> str:
         return self.name
 

@@ -233,12 +233,16 @@ RULES: dict[str, Callable[..., Weighting]] = {
 
 
 def parse(text: str) -> Weighting:
-    """The weighting of a line of text, `name` or `name:dial=value,...`.
+    """The weighting of a line of text, `name`, `name:dial=value,...` or as it is shown.
 
     >>> parse("moreau:k=0.1,v=0.2")
     moreau(k=0.1, v=0.2)
+    >>> parse("lazy(c=0.5)")
+    lazy(c=0.5)
     """
-    name, _, rest = text.partition(":")
+    if text.endswith(")"):  # as weightings are shown
+        return parse(text[:-1].replace("(", ":", 1))
+    name, _, rest = text.replace(" ", "").partition(":")
     if name not in RULES:
         raise ValueError(unknown("weighting", name, RULES))
     known = signature(RULES[name]).parameters
@@ -263,10 +267,29 @@ def parse(text: str) -> Weighting:
     return RULES[name](**dials)
 
 
-def as_weighting(weighting: Weighting | Matrix) -> Weighting:
-    """Accept a plain function where a weighting is expected."""
+def warnings(weighting: Weighting, graphs: Topology) -> list[str]:
+    """What is allowed, but probably not meant: to weigh by distances that are not known.
+
+    >>> from pushsum.topology import ring
+    >>> print(*warnings(moreau(k=1, v=0.1), ring(4)))
+    moreau(k=1, v=0.1) on ring(4): 100 % of the links are one-way for good. Their senders never hear
+    the receivers, and give them the smallest weight whatever the distance: consider uniform
+    """
+    if weighting.sight == "nothing" or graphs.unheard <= 0.5:
+        return []
+    return [
+        f"{weighting} on {graphs}: {100 * graphs.unheard:.0f} % of the links are one-way for good. "
+        "Their senders never hear the receivers, and give them the smallest weight whatever the "
+        "distance: consider uniform"
+    ]
+
+
+def as_weighting(weighting: str | Weighting | Matrix) -> Weighting:
+    """Accept a line of text or a plain function where a weighting is expected."""
     if isinstance(weighting, Weighting):
         return weighting
+    if isinstance(weighting, str):
+        return parse(weighting)
     makers: tuple[object, ...] = (*RULES.values(), own)
     if weighting in makers:
         name = getattr(weighting, "__name__", "")

@@ -69,8 +69,16 @@ def main() -> None:
         message = error.format_message()
         if not message:  # plain `pushsum` has printed its help
             sys.exit(2)
-        fail(message)
+        fail(message + _hint(getattr(error, "option_name", None)))
     sys.exit(code or 0)
+
+
+def _hint(option: str | None) -> str:
+    """For those who write `--epochs 3`."""
+    from pushsum.config import same_leaf
+
+    key = same_leaf(option.strip("-").replace("-", "_")) if option else None
+    return f": keys of the configuration are written without dashes, {key}=VALUE" if key else ""
 
 
 def _print_version(wanted: bool) -> None:

@@ -34,5 +34,5 @@ def evaluate(
         step, results = tested(run)
         for policy, result in results.items():
             shown = f"{100 * result['accuracy']:.2f} %", f"{result['loss']:.4f}"
-            table.add_row(str(run), str(step), policy, *shown)
+            table.add_row(str(run), str(step), policy if len(results) > 1 else "none", *shown)
     show(table)

@@ -107,6 +107,7 @@ def run(
     # what torch would say of a lost peer is no line, but a page
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from pushsum import config, experiment
+    from pushsum.config import LENGTH
     from pushsum.engines.memory import keep_freed_memory
     from pushsum.engines.world import STOPPED, OneProcess, Stopped
 
@@ -114,8 +115,11 @@ def run(
     path, overrides = _split(words)
     if resume:
         assert into is not None
-        if path is not None or overrides:
-            raise ValueError("--resume takes the configuration of the run: leave the others out")
+        if path is not None or any(word.partition("=")[0] not in LENGTH for word in overrides):
+            raise ValueError(
+                "--resume takes the configuration of the run: leave the others out (only "
+                f"{' and '.join(LENGTH)} may change)"
+            )
         if not (into / "config.yaml").exists():
             raise ValueError(f"{into} holds no run to resume")
         path = into / "config.yaml"
@@ -285,8 +289,9 @@ def _train(built: Experiment, task: Task, world: World) -> None:
                 complain(str(stopped))
             raise typer.Exit(STOPPED) from None
     if chief:
-        test = record["test"]
-        typer.echo(f"{task.into}: accuracy {100 * test['accuracy']:.2f} %, loss {test['loss']:.4f}")
+        test, had = record["test"], " had finished already:" * (pace.start is None)
+        accuracy = f"accuracy {100 * test['accuracy']:.2f} %"
+        typer.echo(f"{task.into}:{had} {accuracy}, loss {test['loss']:.4f}")
 
 
 def _summary(built: Experiment, record: dict[str, Any]) -> str:

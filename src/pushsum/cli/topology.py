@@ -88,8 +88,8 @@ def topology(
         show(graphs_text(graphs, Console().width))
     else:
         typer.echo(f"drawn to {plot}")
-    if ours.note:
-        typer.echo(f"note: {ours.note}")
+    for note in filter(None, (ours.note, *weightings.warnings(rule, graphs))):
+        typer.echo(f"note: {note}")
 
 
 def _topology_table(

@@ -32,6 +32,13 @@ class Dataset:
     mean: Tensor
     std: Tensor
 
+    def __repr__(self) -> str:
+        shape = "x".join(map(str, self.train_x.shape[1:]))
+        return (
+            f"Dataset({self.name}: {len(self.train_y)} + {len(self.test_y)} samples of {shape}, "
+            f"{self.classes} classes)"
+        )
+
     def scaled(self, x: Tensor) -> Tensor:
         """What a network is fed: (x / 255 - mean) / std for uint8 images, float32 as it is.
 

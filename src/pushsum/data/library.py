@@ -13,7 +13,7 @@ from pushsum.data import fetch, store
 from pushsum.data.dataset import Dataset, statistics
 from pushsum.data.sources import SPECS, Arrays, File, Source, Spec
 from pushsum.data.store import Progress
-from pushsum.names import nearest
+from pushsum.names import unknown
 
 _SHIPPED = Path(__file__).with_name("digits.npz")
 
@@ -223,12 +223,7 @@ def _read(spec: Spec, source: Source, paths: Sequence[Path], progress: Progress)
 
 def _spec(name: str) -> Spec:
     if name not in SPECS:
-        near = nearest(str(name), SPECS)
-        hint = f"did you mean {near!r}? " if near else ""
-        raise ValueError(
-            f"name = {str(name)!r}: {hint}A data set is one of {', '.join(SPECS)}, "
-            "or the path of your own file.npz"
-        )
+        raise ValueError(f"{unknown('data set', name, SPECS)}, or the path of your own file.npz")
     return SPECS[name]
 
 

@@ -19,7 +19,7 @@ from pushsum import algorithms
 from pushsum.algorithms import Algorithm
 from pushsum.engines.arithmetic import BLOCK, distances, float32_weights
 from pushsum.protocol import Pushed
-from pushsum.topology import NEVER, Topology
+from pushsum.topology import NEVER, Topology, parse
 from pushsum.weighting import Shares, Weighting, dense
 
 FEW_NODES = 256  #: up to here an (n, n) matrix is cheap; above, only lists of edges are kept
@@ -81,7 +81,7 @@ class Iterate:
 
 def iterate(
     algorithm: Algorithm,
-    topology: Topology,
+    topology: str | Topology,
     gradient: Gradient,
     x0: Tensor,
     steps: int,
@@ -91,7 +91,7 @@ def iterate(
 
     Args:
         algorithm: one of `pushsum.algorithms`.
-        topology: one of `pushsum.topology`.
+        topology: one of `pushsum.topology`, or the name of one, of as many nodes as x0 has rows.
         gradient: (y, t) -> (n, d): row i is the gradient that node i takes at its own row of y,
             which is y^(t-1), in step t.
         x0: (n, d), one start per node; its dtype is kept (a is float64 whatever x is).
@@ -108,9 +108,9 @@ def iterate(
     """
     if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 0:
         raise ValueError(f"steps = {steps!r}: the number of steps is an integer >= 0")
-    network = Network(topology)
+    network = Network(parse(topology, len(x0)) if isinstance(topology, str) else topology)
     if after is None:
-        done, state = 0, algorithm.init(_checked_start(x0, topology.n))
+        done, state = 0, algorithm.init(_checked_start(x0, network.topology.n))
     else:
         done, state = after.t, after.state
     return _steps(algorithm, network, gradient, state, range(done + 1, done + steps + 1))

@@ -7,13 +7,11 @@ from typing import Any
 from torch import Tensor
 
 from pushsum import algorithms, checkpoint, files, protocol
-from pushsum.config import Config
+from pushsum.config import LENGTH, Config
 from pushsum.engines.world import Kept, World
 from pushsum.experiment import Experiment
 from pushsum.names import flat
 from pushsum.training.progressing import Progressing
-
-LENGTH = ("epochs", "steps")  #: what may change when a run goes on
 
 
 def place(directory: Path, engine: str, node: int) -> Path:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any, NamedTuple
+from warnings import warn
 
 import torch
 from torch import Tensor, nn
@@ -13,12 +14,12 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from pushsum import __version__, topology, weighting
+from pushsum import __version__, topology
 from pushsum.engines.distributed.exchange import Exchange, Ledger, Memory, Step
 from pushsum.engines.distributed.peers import PeerLost, Peers
 from pushsum.engines.gradients import Layout
 from pushsum.topology import Topology
-from pushsum.weighting import Matrix, Weighting
+from pushsum.weighting import Matrix, Weighting, as_weighting, warnings
 
 WIRES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 PIECE = 2**16  #: elements that stay in a core's cache while they are worked on
@@ -83,9 +84,7 @@ class PushSum:
         self._parameters = [named[name] for name in self.layout.names]
         self._places: dict[Tensor, int] = {p: k for k, p in enumerate(self._parameters)}
         first = self._parameters[0]
-        devices = sorted({str(p.device) for p in self._parameters})
-        if len(devices) > 1:
-            raise ValueError(f"the model lies on {' and '.join(devices)}: one device per node")
+        _refuse_several_devices(self._parameters)
         self._peers = Peers(timeout)
         try:
             if not self._peers.backend_serves(first.device):
@@ -94,10 +93,11 @@ class PushSum:
                     f"initialize it with a back end for {first.device.type}, e.g. nccl for cuda"
                 )
             self.topology = _as_topology(topology, self._peers.n)
-            self.weighting = _as_weighting(weighting)
+            self.weighting = as_weighting(weighting)
             self._exchange = Exchange(self._peers, self.topology, wire)
             self._facts = self._things_in_common(first.dtype, wire)
             self._peers.agree(self._facts)
+            _warn(warnings(self.weighting, self.topology) if self.rank == 0 else [])
         except BaseException:
             self._peers.leave(0)  # the others need not wait
             raise
@@ -482,6 +482,17 @@ def _refuse_wrapped(model: nn.Module) -> None:
             )
 
 
+def _refuse_several_devices(parameters: list[nn.Parameter]) -> None:
+    devices = sorted({str(p.device) for p in parameters})
+    if len(devices) > 1:
+        raise ValueError(f"the model lies on {' and '.join(devices)}: one device per node")
+
+
+def _warn(texts: list[str]) -> None:
+    for text in texts:
+        warn(text, stacklevel=3)  # at the line that makes the PushSum
+
+
 def _as_topology(given: str | Topology, n: int) -> Topology:
     graphs = topology.parse(given, n) if isinstance(given, str) else given
     if not isinstance(graphs, Topology):
@@ -489,7 +500,3 @@ def _as_topology(given: str | Topology, n: int) -> Topology:
     if graphs.n != n:
         raise ValueError(f"topology {graphs} has {graphs.n} nodes, but there are {n} processes")
     return graphs
-
-
-def _as_weighting(given: str | Weighting | Matrix) -> Weighting:
-    return weighting.parse(given) if isinstance(given, str) else weighting.as_weighting(given)
