@@ -28,6 +28,7 @@ USUAL = {  #: of the recipe table1-small; what differs stands in the column `cha
     "published.restart": False,
     "published.same_batches": False,
     "published.per_receiver": False,
+    "published.average_of_y": False,
 }
 
 

@@ -34,6 +34,7 @@ from study.numbers import (
 ROOT = Path(__file__).parent.parent
 IMAGES = ROOT / "docs" / "images"
 MARK = re.compile(r"<!-- study (\S+) -->(.*?)<!-- end -->", flags=re.DOTALL)
+RESNET18 = 11_173_962  #: parameters
 METHODS = {  #: of the paper: the name in the table -> algorithm and weighting
     "SGP": ("SGP", "uniform"),
     "MSGP": ("MSGP", "uniform"),
@@ -173,14 +174,15 @@ def _order(found: list[Ended]) -> str:
     return f"{agreed} of {pairs}"
 
 
-@_named("runs")
-def _runs(found: list[Ended]) -> str:
-    return str(len(found))
-
-
-@_named("hours")
-def _hours(found: list[Ended]) -> str:
-    return f"{sum(run['seconds'] for run in found) / 3600:.1f}"
+@_named("cost")
+def _cost(found: list[Ended]) -> str:
+    """Runs and hours of one core, sweep by sweep."""
+    sweeps = list(dict.fromkeys(run.sweep for run in found))
+    rows = []
+    for name, some in [(n, [r for r in found if r.sweep == n]) for n in sweeps] + [("all", found)]:
+        hours = sum(run["seconds"] for run in some) / 3600
+        rows.append([name, str(len(some)), f"{hours:.1f}"])
+    return _table(["sweep", "runs", "hours of one core"], rows)
 
 
 # --------------------------------------------------------------------------- weights
@@ -322,6 +324,7 @@ SWITCHES = {
     "algorithm.schedule.kind=constant": "a constant step size, as the paper has it",
     "algorithm.schedule.kind=steps": "step size / 10 for the second half",
     "algorithm.schedule.kind=steps published.restart=True": "the same, and all starts anew there",
+    "published.average_of_y=True": "the average of y is tested, not that of x",
 }
 
 
@@ -508,6 +511,27 @@ def _decent_dp(found: list[Ended]) -> str:
             ]
         )
     return _table(["graph", "decent-dp, s", "pushsum / decent-dp", "with overlap"], rows)
+
+
+@_named("transfer")
+def _transfer(found: list[Ended]) -> str:
+    """Accuracy and what sending takes, if the vectors were as long as ResNet-18's."""
+    rows = []
+    for method in METHODS:
+        some = _of(found, method)
+        vectors = 2 if method == "S-ADDOPT" else 1
+        cells = []
+        for t in TOPOLOGIES:
+            here = chosen(some, topology=t)
+            reached = spread(here, "accuracy")
+            minutes = (
+                vectors * RESNET18 * 32 / 1e9 * fmean(r["steps"] for r in here) / 60 if here else 0
+            )
+            cells.append(
+                "–" if reached is None else f"{100 * reached[0]:.1f} % in {minutes:.1f} min"
+            )
+        rows.append([method, *cells])
+    return _table(["", *(t.capitalize() for t in TOPOLOGIES)], rows)
 
 
 @_named("quickdraw")

@@ -62,8 +62,8 @@ def test_what_a_page_asks_for_must_exist():
 
 def test_text_is_put_within_a_line_or_around_a_block():
     found = [run(0, 0.5)]
-    assert publish.filled("<!-- study runs -->?<!-- end -->", found).split() == [
-        "<!--", "study", "runs", "-->1<!--", "end", "-->",
+    assert publish.filled("<!-- study order -->?<!-- end -->", found).split() == [
+        "<!--", "study", "order", "-->0", "of", "0<!--", "end", "-->",
     ]  # fmt: skip
     block = publish.filled("<!-- study table1 -->\n<!-- end -->", found)
     assert "\n\n| accuracy, % | Full |" in block
