@@ -275,7 +275,7 @@ def _momentum(found: list[Ended]) -> str:
         name: chosen(found, sweep=sweep, algorithm=algorithm, weighting=rule)
         for name, (sweep, algorithm, rule) in names.items()
     }
-    where = ("exponential", "random")
+    where = ("divide", "exponential", "random")
     rows = [
         [name, *(_percent(chosen(here, topology=t)) for t in where)] for name, here in some.items()
     ]
@@ -520,18 +520,10 @@ def _transfer(found: list[Ended]) -> str:
     for method in METHODS:
         some = _of(found, method)
         vectors = 2 if method == "S-ADDOPT" else 1
-        cells = []
-        for t in TOPOLOGIES:
-            here = chosen(some, topology=t)
-            reached = spread(here, "accuracy")
-            minutes = (
-                vectors * RESNET18 * 32 / 1e9 * fmean(r["steps"] for r in here) / 60 if here else 0
-            )
-            cells.append(
-                "–" if reached is None else f"{100 * reached[0]:.1f} % in {minutes:.1f} min"
-            )
-        rows.append([method, *cells])
-    return _table(["", *(t.capitalize() for t in TOPOLOGIES)], rows)
+        sending = vectors * 32 * RESNET18 / 1e9 * max((r["steps"] for r in some), default=0)
+        reached = [_percent(chosen(some, topology=t)) for t in TOPOLOGIES]
+        rows.append([method, f"{sending / 60:.1f}", *reached])
+    return _table(["", "minutes", *(t.capitalize() for t in TOPOLOGIES)], rows)
 
 
 @_named("quickdraw")
