@@ -262,6 +262,26 @@ def _rates(found: list[Ended]) -> str:
     return _table(["step size", "SGP", "SGAP, Moreau", "SGAP − SGP"], rows)
 
 
+@_named("longer")
+def _longer(found: list[Ended]) -> str:
+    """The same with five times as many epochs."""
+    rules = {
+        "SGP": ("SGP", "uniform"),
+        "SGAP, Moreau": ("SGAP", MOREAU),
+        "SGAP, lazy": ("SGAP", LAZY),
+    }
+    rows = []
+    for t in ("divide", "exponential"):
+        for sweep, epochs in (("table1", "2"), ("longer", "10")):
+            some = chosen(found, sweep=sweep, topology=t)
+            reached = [
+                _percent(chosen(some, algorithm=algorithm, weighting=rule))
+                for algorithm, rule in rules.values()
+            ]
+            rows.append([f"{t.capitalize()}, {epochs} epochs", *reached])
+    return _table(["accuracy, %", *rules], rows)
+
+
 @_named("momentum")
 def _momentum(found: list[Ended]) -> str:
     """A node's own momentum and the quasi-global one, at equal communication."""
