@@ -101,9 +101,9 @@ def _measured(
     seconds = interleaved(pieces, rounds, repeats=10 if n > 6 else 1)
     plain = min(value for name, value in seconds.items() if name.startswith("plain"))
     ratio = plain / seconds["simulator"]
-    for _ in range(4):  # as in a run; the first finds memory as the plain loops left it
+    for _ in range(9):  # as in a run; the first find memory as the plain loops left it
         step()
-    return strategy, f"{ratio:.2f}", f"{100 * median(shares[-3:]):.1f} %"
+    return strategy, f"{ratio:.2f}", f"{100 * median(shares[-5:]):.1f} %"
 
 
 def _plain(

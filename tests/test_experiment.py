@@ -183,10 +183,11 @@ MEMORY = """
 import resource, sys, torch
 from pathlib import Path
 from pushsum import config, training
-from pushsum.engines.memory import keep_freed_memory
+from pushsum.engines import memory
 from pushsum.experiment import Experiment
 
-keep_freed_memory()  # as `pushsum run` does
+memory.keep_freed_memory()  # as `pushsum run` does
+memory.LARGE = 2**20  # what lies above is returned
 torch.set_num_threads(1)
 words = ["model.hidden=[2000,1900]", "batch=2", "evaluation.batch=50", "evaluation.nodes=false"]
 words += ["algorithm.name=SGAP", "steps=3", "gradients=loop"]
@@ -257,7 +258,7 @@ for _ in iterate(built.algorithm, built.graphs, gradient, state[0].clone(), 2):
     pass  # torch imports some things late, and so on: that is not the algorithm's
 del _
 Path("/proc/self/clear_refs").write_text("5")
-before = memory("VmRSS") - 4 * state[0].numel()
+before = memory("VmRSS") - 2 * 4 * state[0].numel()  # x0, and the gradients that were kept
 for _ in iterate(built.algorithm, built.graphs, gradient, state.pop(), 12):
     pass
 print(planned, (memory("VmHWM") - before) / (4 * built.n * built.layout.d))

@@ -4,22 +4,35 @@ The C library returns large blocks to the kernel as soon as they are freed and t
 by page, which costs more than the arithmetic: filling a new array takes two to three times as long
 as filling one that exists. Programs that own their process switch that off; a library must not.
 
-Blocks of 32 MiB and more are still returned: among kept ones, a small block in the place of a freed
-array leaves a hole that the next array does not fit into, and the peak grows by a whole array.
+What is kept is not always used again: glibc looks for a little more than an aligned array needs, so
+one that was freed is too small for the next of its size as soon as something else lies beside it.
+Holes of two or three arrays are the price. Where arrays are large, memory is dearer than time.
 """
 
 import ctypes
 import sys
+from typing import Any
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
-_RETURNED = 32 * 2**20  # the largest that glibc accepts
+LARGE = 2**29  #: bytes of an array from which on it is returned
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4  # of glibc's mallopt
 
 
 def keep_freed_memory() -> bool:
     """Tell glibc to keep freed memory for this process; False where there is no glibc."""
-    if not sys.platform.startswith("linux"):
-        return False
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    mallopt = _mallopt()
     if mallopt is None:
         return False
-    return bool(mallopt(_MMAP_THRESHOLD, _RETURNED)) and bool(mallopt(_TRIM_THRESHOLD, 2**31 - 1))
+    return bool(mallopt(_MMAP_MAX, 0)) and bool(mallopt(_TRIM_THRESHOLD, 2**31 - 1))
+
+
+def return_if_large(array: int) -> None:
+    """If arrays of so many bytes are large, have blocks of 32 MiB and more returned again."""
+    mallopt = _mallopt()
+    if mallopt is not None and array >= LARGE:
+        mallopt(_MMAP_MAX, 2**16)
+        mallopt(_MMAP_THRESHOLD, 2**25)
+
+
+def _mallopt() -> Any:
+    return getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform.startswith("linux") else None

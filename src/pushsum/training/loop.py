@@ -21,6 +21,7 @@ from pushsum.engines.gradients import (
     stacked_buffers,
     unchanged_if_abandoned,
 )
+from pushsum.engines.memory import return_if_large
 from pushsum.engines.world import Abandoned, Kept, OneProcess, Stopped, World
 from pushsum.experiment import Experiment, environment
 from pushsum.training import saving
@@ -50,6 +51,7 @@ def run(
     """
     with ExitStack() as held:
         here = held.enter_context(world or OneProcess(experiment.n))
+        return_if_large(4 * len(here.nodes) * experiment.layout.d)
         if here.once(lambda: _claimed(directory, resume, held)):
             meta = here.once(lambda: _stored_meta(directory, experiment, here))
             now = saving.reopen(directory, here, experiment, from_step)
