@@ -493,6 +493,7 @@ def _wallclock(found: list[Ended]) -> str:
 
 @_named("wallclock-pairs")
 def _wallclock_pairs(found: list[Ended]) -> str:
+    """Step times on links of two speeds; the slower were measured once."""
     pairs = (
         ("SGAP", "SGP"),
         ("MSGAP", "MSGP"),
@@ -502,20 +503,24 @@ def _wallclock_pairs(found: list[Ended]) -> str:
         ("SGP exponential", "DDP"),
         ("SGP exponential +", "DDP"),
     )
-    rows = [[f"{one} / {other}", _ratio(_kept("wallclock"), one, other)] for one, other in pairs]
-    return _table(["", "step times"], rows)
+    fast, slow = _kept("wallclock"), _kept("wallclock-slow")
+    rows = [
+        [f"{one} / {other}", _ratio(fast, one, other), f"{slow.ratio(one, other)[1]:.2f}"]
+        for one, other in pairs
+    ]
+    rows += [
+        [f"{m} / bound", f"{_to_bound(fast, m):.2f}", f"{_to_bound(slow, m):.2f}"] for m in PLUS
+    ]
+    return _table(["step times", "1 Gbit/s", "0.25 Gbit/s"], rows)
 
 
-@_named("wallclock-bound")
-def _wallclock_bound(found: list[Ended]) -> str:
-    """Steps with overlap over max(compute, bytes / bandwidth): the lowest and highest median."""
-    measured = _kept("wallclock")
-    compute = measured.typical("alone", "step")
-    ratios = []
-    for method in ("SGP +", "SGAP +", "MSGP +", "MSGAP +"):
-        bound = max(compute, measured.typical(method, "bytes") / measured.link)
-        ratios.append(measured.typical(method, "step") / bound)
-    return f"{min(ratios):.2f} to {max(ratios):.2f}"
+PLUS = ("SGP +", "SGAP +", "MSGP +", "MSGAP +", "SGP exponential +")
+
+
+def _to_bound(measured: Measured, method: str) -> float:
+    """A step over max(compute, bytes / bandwidth)."""
+    compute, pushed = measured.typical("alone", "step"), measured.typical(method, "bytes")
+    return measured.typical(method, "step") / max(compute, pushed / measured.link)
 
 
 @_named("decent-dp")
