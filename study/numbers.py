@@ -70,17 +70,23 @@ class Difference:
 
 
 def difference(one: Iterable[Ended], other: Iterable[Ended], column: str) -> Difference | None:
-    """Of runs that share topology and seed, and with them data, start and batches."""
+    """Of runs that share topology and seed, and with them data, start and batches.
+
+    The topologies of a seed are not independent: they make one mean, and the interval is over
+    seeds that have all of them.
+    """
     there = {(run.topology, run.seed): run[column] for run in other}
-    gaps = [
-        run[column] - there[run.topology, run.seed]
-        for run in one
-        if (run.topology, run.seed) in there
-    ]
-    if len(gaps) < 2:
+    gaps: dict[int, dict[str, float]] = {}
+    for run in one:
+        if (run.topology, run.seed) in there:
+            gap = run[column] - there[run.topology, run.seed]
+            gaps.setdefault(run.seed, {})[run.topology] = gap
+    topologies = {t for found in gaps.values() for t in found}
+    means = [fmean(found.values()) for found in gaps.values() if found.keys() == topologies]
+    if len(means) < 2:
         return None
-    t = T[len(gaps) - 2] if len(gaps) - 2 < len(T) else T_MANY
-    return Difference(fmean(gaps), t * stdev(gaps) / sqrt(len(gaps)), len(gaps))
+    t = T[len(means) - 2] if len(means) - 2 < len(T) else T_MANY
+    return Difference(fmean(means), t * stdev(means) / sqrt(len(means)), len(means))
 
 
 def spread(some: Iterable[Ended], column: str) -> tuple[float, float, int] | None:

@@ -96,8 +96,9 @@ def _percent(some: Iterable[Ended], column: str = "accuracy") -> str:
     if found is None:
         return "–"
     mean, deviation, count = found
-    seeds = "" if count == 3 else f" ({count} seed{'s' * (count > 1)})"
-    return f"{100 * mean:.2f} ± {100 * deviation:.2f}{seeds}"
+    if count == 1:
+        return f"{100 * mean:.2f} (1 seed)"
+    return f"{100 * mean:.2f} ± {100 * deviation:.2f}" + f" ({count} seeds)" * (count != 3)
 
 
 def _points(gap: Difference | None) -> str:
@@ -235,7 +236,7 @@ def _adaptive(found: list[Ended]) -> str:
             gap = difference(by[one], by[other], "accuracy")
             pairs = "–" if gap is None else str(gap.pairs)
             rows.append([f"{family}: {one} − {other}", _points(gap), pairs])
-    return _table(["points", "difference", "pairs"], rows)
+    return _table(["points, mean of the topologies", "difference", "seeds"], rows)
 
 
 @_named("dials")
@@ -547,7 +548,7 @@ def _transfer(found: list[Ended]) -> str:
         vectors = 2 if method == "S-ADDOPT" else 1
         sending = vectors * 32 * RESNET18 / 1e9 * max((r["steps"] for r in some), default=0)
         reached = [_percent(chosen(some, topology=t)) for t in TOPOLOGIES]
-        rows.append([method, f"{sending / 60:.1f}", *reached])
+        rows.append([method, f"{sending / 60:.1f}" if some else "–", *reached])
     return _table(["", "minutes", *(t.capitalize() for t in TOPOLOGIES)], rows)
 
 

@@ -189,6 +189,7 @@ def test_version(pushsum):
         (["topology"], "Missing argument 'NAME'"),
         (["topology", "full", "--bogus"], "No such option: --bogus"),
         (["run", "--epochs", "3"], "--epochs: keys of the configuration are written without "),
+        (["demo", "--epochs"], "Option '--epochs' requires an argument."),
         (["demo", "--steps", "0"], "--steps 0: at least one step is needed"),
         (["demo", "--plot", "a.gif"], "'a.gif': a picture is a .svg or a .png file"),
         (["nonsense"], "No such command 'nonsense'"),

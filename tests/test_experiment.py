@@ -187,7 +187,7 @@ from pushsum.engines import memory
 from pushsum.experiment import Experiment
 
 memory.keep_freed_memory()  # as `pushsum run` does
-memory.LARGE = 2**20  # what lies above is returned
+memory.LARGE = int(sys.argv[2])
 torch.set_num_threads(1)
 words = ["model.hidden=[2000,1900]", "batch=2", "evaluation.batch=50", "evaluation.nodes=false"]
 words += ["algorithm.name=SGAP", "steps=3", "gradients=loop"]
@@ -199,11 +199,15 @@ print((peak() - before) / array)
 """
 
 
-def test_a_whole_run_takes_no_more_than_eight_arrays(tmp_path):
-    """x, y, pushed and gradients; the next x, y and pushed; model and activations; no more."""
-    command = [sys.executable, "-c", MEMORY, str(tmp_path / "run")]
+@pytest.mark.parametrize(("large", "most"), [(2**20, 8), (2**29, 11)])
+def test_a_whole_run_takes_no_more_than_eight_arrays(large, most, tmp_path):
+    """x, y, pushed and gradients; the next x, y and pushed; model and activations; no more.
+
+    Where arrays are not large, holes of up to three of them are the price of speed.
+    """
+    command = [sys.executable, "-c", MEMORY, str(tmp_path / "run"), str(large)]
     answer = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert float(answer.stdout) <= 8
+    assert float(answer.stdout) <= most
 
 
 def test_s_addopt_pushes_twice_as_much():

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+import pushsum as ps
 from pushsum import weighting
 from strategies import WEIGHTINGS, graph_cycles
 
@@ -138,7 +139,7 @@ def test_the_floor_of_an_own_weighting_can_be_stated():
         (lambda: weighting.moreau("1", 0.1), r"k = '1': Moreau weighting needs"),
         (lambda: weighting.moreau(1.0, "0.1"), r"v = '0.1': Moreau weighting needs"),
         (lambda: weighting.own(lambda a, d: a, floor=0.0), r"floor = 0.0"),
-        (lambda: weighting.as_weighting("uniform"), r"weighting = 'uniform': give one of"),
+        (lambda: weighting.as_weighting(0.5), r"weighting = 0.5: give one of"),
         (lambda: weighting.as_weighting(weighting.uniform), r"weighting = uniform: call it"),
         (lambda: weighting.own(3), r"own\(3\): give a function"),
         (lambda: weighting.parse("moreau:k=1,k=2,v=0.1"), "k is given twice"),
@@ -208,3 +209,32 @@ def test_an_own_function_may_change_what_it_is_given_and_must_return_a_matrix():
 )
 def test_weightings_by_name(text, name):
     assert repr(weighting.parse(text)) == name
+
+
+@pytest.mark.parametrize("name", weighting.RULES)
+def test_a_weighting_is_read_as_it_is_shown(name):
+    dials = {"lazy": "c=0.5", "moreau": "k=1,v=0.1", "scale-free-moreau": "c=2,v=0.2"}
+    rule = weighting.parse(f"{name}:{dials.get(name, '')}")
+    shown = repr(rule)
+    for text in (shown, f" {shown} ", shown.replace(", ", ","), weighting.spelled(shown)):
+        assert repr(weighting.parse(text)) == shown
+
+
+@pytest.mark.parametrize(
+    "text", ["lazy(c=0.5))", "lazy:c=0.5)", "uniform)", "(", ")" * 2000, "a b"]
+)
+def test_what_only_looks_like_a_weighting_is_refused(text):
+    with pytest.raises(ValueError, match="weighting"):
+        weighting.parse(text)
+
+
+def test_who_is_never_heard():
+    """A link counts as heard if the other direction ever opens, within a buffer's life or not."""
+    full, ring = torch.ones(6, 6), ps.topology.ring(6).adjacency(1)
+    assert ps.topology.from_graphs([full, ring, ring, ring, ring]).unheard == 0
+    assert ps.topology.from_graphs([ring]).unheard == ps.topology.ring(6).unheard == 1
+    assert ps.topology.exponential(8).unheard == pytest.approx(2 / 3)
+    assert ps.topology.random(6).unheard == ps.topology.full(1).unheard == 0
+    assert ps.topology.ring(10**9).unheard == 1
+    own = weighting.own(lambda adjacency, d2: adjacency.double())
+    assert weighting.warnings(own, ps.topology.ring(6)) == []

@@ -54,7 +54,7 @@ class Rule(NamedTuple):
 
     init: Callable[[Tensor], Any]  #: x0 (n, d) -> what the rule keeps
     move: Callable[[Any, Tensor, Tensor, int], tuple[Tensor, Any]]
-    """(kept, y^(t-1), gradients, t) -> (epsilon (n, d), a new array, and what is kept)"""
+    """(kept, y^(t-1), gradients, t) -> (epsilon (n, d), kept)"""
 
 
 def sgap(lr: Rate, weighting: str | Weighting | Matrix) -> Algorithm:
@@ -112,7 +112,8 @@ def descent(name: str, rule: Rule, weighting: Weighting) -> Algorithm:
 
     def step(state: State, g: Tensor, t: int, exchange: Exchange) -> State:
         perturbation, kept = rule.move(state.local, state.network.y, g, t)
-        x_half = perturbation.add_(state.network.x)  # an (n, d) array less
+        x_half = state.network.x + perturbation
+        del perturbation  # an (n, d) array less during the exchange
         return State(protocol.push_sum(state.network, x_half, t, weighting, exchange), kept)
 
     return Algorithm(name, weighting, 1, init, step)

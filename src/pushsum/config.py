@@ -4,8 +4,10 @@ Unknown keys are refused with the nearest valid one. Nothing here is built; `exp
 """
 
 import math
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -132,6 +134,11 @@ class Algorithm(_Section):
     """a class of torch.optim that makes the perturbation, instead of (momentum) SGD"""
     options: dict[str, Any] = Field(default_factory=dict)
     """the optimizer's own arguments besides lr"""
+
+    @field_validator("weighting")
+    @classmethod
+    def _one_spelling(cls, text: str) -> str:
+        return weighting.spelled(text)
 
     @model_validator(mode="after")
     def _nothing_is_ignored(self) -> "Algorithm":
@@ -321,7 +328,7 @@ def _problem(error: Any) -> str:
         case "tuple_type":
             return f"{key} = {given!r}: should be a list, e.g. {key}=[{given}]"
         case "literal_error":
-            close = nearest(str(given), error["ctx"]["expected"].replace("'", "").split(", "))
+            close = nearest(str(given), re.findall(r"'([^']*)'", error["ctx"]["expected"]))
             said += f" (did you mean {close}?)" * (close is not None)
     return f"{key} = {given!r}: {said.replace('Input should', 'should')}"
 
@@ -336,8 +343,9 @@ def warnings(config: Config) -> list[str]:
             "weights: name a file of them, model.pretrained=FILE.safetensors"
         )
     if algorithm.name in ADAPTIVE:
-        graphs = topology.parse(place.name, place.nodes)
-        found += weighting.warnings(weighting.parse(algorithm.weighting), graphs)
+        with suppress(ValueError):  # what is wrong with a run is said when it is built
+            graphs = topology.parse(place.name, place.nodes)
+            found += weighting.warnings(weighting.parse(algorithm.weighting), graphs)
     elif algorithm.weighting not in ("uniform", Algorithm().weighting):
         found.append(
             f"algorithm.weighting = {algorithm.weighting} has no effect with {algorithm.name}: "
@@ -404,9 +412,10 @@ def set_value(content: dict[Any, Any], key: str, value: Any) -> None:
 
 
 def same_leaf(key: str) -> str | None:
-    """The key, perhaps of another section, that ends in the same word."""
-    leaf = key.rpartition(".")[2]
-    return next((k for k in valid_keys() if k.rpartition(".")[2] == leaf), None)
+    """The key of another section that ends in the same word; one alone, if a section is given."""
+    section, _, leaf = key.rpartition(".")
+    found = [k for k in valid_keys() if k.rpartition(".")[2] == leaf]
+    return found[0] if found and (len(found) == 1 or not section) else None
 
 
 def _listed(key: str) -> str:

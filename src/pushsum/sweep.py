@@ -331,6 +331,8 @@ def alternatives(text: str) -> list[str]:
 
     >>> alternatives("[8,4],[16]"), alternatives("lazy:c=1,moreau:k=1,v=0.1")
     (['[8,4]', '[16]'], ['lazy:c=1', 'moreau:k=1,v=0.1'])
+    >>> alternatives("moreau(k=1, v=0.1),lazy(c=1)")
+    ['moreau(k=1, v=0.1)', 'lazy(c=1)']
     """
     parts, depth = [""], 0
     for piece in text.split(","):
@@ -339,7 +341,7 @@ def alternatives(text: str) -> list[str]:
             parts[-1] += f",{piece}"
         else:
             parts.append(piece)
-        depth += sum((c in "[{") - (c in "]}") for c in piece)
+        depth += sum((c in "[{(") - (c in "]})") for c in piece)
     return parts[1:]
 
 

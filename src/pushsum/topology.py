@@ -107,23 +107,14 @@ class Topology(ABC):
         oldest = ((t, self.last_heard(t)) for t in steady)
         return max(t - int(torch.where(heard == NEVER, t, heard).min()) for t, heard in oldest)
 
-    @cached_property
+    @property
     def unheard(self) -> float:
         """The share of links, self-loops apart, whose sender never hears the receiver.
 
         >>> ring(6).unheard, round(exponential(6).unheard, 3), full(6).unheard
         (1.0, 0.333, 0.0)
         """
-        if self.cycle is None:  # every channel opens in both directions
-            return 0.0
-        steady = range(self.period + 1, self.period + self.cycle + 1)
-        away, unheard = 0, 0
-        for t in steady:
-            senders, receivers = self.edges(t)
-            others = senders != receivers
-            away += int(others.sum())
-            unheard += int((self.last_heard(t)[others] == NEVER).sum())
-        return unheard / away if away else 0.0
+        return 0.0
 
     def __repr__(self) -> str:
         return self.name
@@ -326,6 +317,12 @@ class Circulant(Topology):
         window = range(max(1, t - self.period), t)
         return {h: s for s in window for h in self.hops[(s - 1) % self.cycle] if h != 0}
 
+    @property
+    def unheard(self) -> float:
+        there = self._union(0, self.cycle)
+        away = [h for hops in self.hops for h in hops if h != 0]
+        return sum((-h) % self.n not in there for h in away) / max(1, len(away))
+
     def _union(self, start: int, length: int) -> frozenset[int]:
         return frozenset(h for s in range(length) for h in self.hops[(start + s) % self.cycle])
 
@@ -393,6 +390,13 @@ class Cyclic(Topology):
 
     def buffers(self, t: int) -> Tensor:
         return _buffers(self, t)
+
+    @cached_property
+    def unheard(self) -> float:
+        senders, receivers = torch.cat([e[:, e[0] != e[1]] for e in self.graphs], dim=1)
+        there = torch.unique(senders * self.n + receivers)
+        unheard = ~torch.isin(receivers * self.n + senders, there)
+        return float(unheard.double().mean()) if len(unheard) else 0.0
 
     def _union(self, start: int, length: int) -> Tensor:
         parts = [self.graphs[(start + s) % self.cycle] for s in range(min(length, self.cycle))]

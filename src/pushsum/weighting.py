@@ -13,6 +13,7 @@ of the (n, n) bool adjacency and the (n, n) float64 squared distances, with
 `squared_distances[i, j] = ||x_ii^(buff) - x_ij^(buff)||^2`; see `own`.
 """
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -240,9 +241,7 @@ def parse(text: str) -> Weighting:
     >>> parse("lazy(c=0.5)")
     lazy(c=0.5)
     """
-    if text.endswith(")"):  # as weightings are shown
-        return parse(text[:-1].replace("(", ":", 1))
-    name, _, rest = text.replace(" ", "").partition(":")
+    name, _, rest = spelled(text).partition(":")
     if name not in RULES:
         raise ValueError(unknown("weighting", name, RULES))
     known = signature(RULES[name]).parameters
@@ -267,6 +266,20 @@ def parse(text: str) -> Weighting:
     return RULES[name](**dials)
 
 
+def spelled(text: str) -> str:
+    """The one way to write what `parse` reads; anything else stays as it is.
+
+    >>> spelled("moreau(k=0.1, v=0.2)")
+    'moreau:k=0.1,v=0.2'
+    """
+    match = re.fullmatch(r"\s*([\w-]+)\s*(?:\(([^():]*)\)|:([^():]*))?\s*", text)
+    if match is None:
+        return text
+    name, shown, written = match.groups()
+    dials = [part.strip() for part in (shown or written or "").split(",")]
+    return ":".join(filter(None, (name.replace("_", "-"), ",".join(filter(None, dials)))))
+
+
 def warnings(weighting: Weighting, graphs: Topology) -> list[str]:
     """What is allowed, but probably not meant: to weigh by distances that are not known.
 
@@ -275,7 +288,7 @@ def warnings(weighting: Weighting, graphs: Topology) -> list[str]:
     moreau(k=1, v=0.1) on ring(4): 100 % of the links are one-way for good. Their senders never hear
     the receivers, and give them the smallest weight whatever the distance: consider uniform
     """
-    if weighting.sight == "nothing" or graphs.unheard <= 0.5:
+    if not isinstance(weighting, Shares) or weighting.sight == "nothing" or graphs.unheard <= 0.5:
         return []
     return [
         f"{weighting} on {graphs}: {100 * graphs.unheard:.0f} % of the links are one-way for good. "

@@ -69,16 +69,21 @@ def main() -> None:
         message = error.format_message()
         if not message:  # plain `pushsum` has printed its help
             sys.exit(2)
-        fail(message + _hint(getattr(error, "option_name", None)))
+        fail(message + _hint(error))
     sys.exit(code or 0)
 
 
-def _hint(option: str | None) -> str:
-    """For those who write `--epochs 3`."""
+def _hint(error: Exception) -> str:
+    """For those who write `pushsum run --epochs 3`."""
     from pushsum.config import same_leaf
 
-    key = same_leaf(option.strip("-").replace("-", "_")) if option else None
-    return f": keys of the configuration are written without dashes, {key}=VALUE" if key else ""
+    option, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
+    if type(error).__name__ != "NoSuchOption" or context is None or option is None:
+        return ""
+    key = same_leaf(option.strip("-").replace("-", "_"))
+    if key is None or context.command.name not in ("run", "sweep"):
+        return ""
+    return f": keys of the configuration are written without dashes, {key}=VALUE"
 
 
 def _print_version(wanted: bool) -> None:

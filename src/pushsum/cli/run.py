@@ -139,11 +139,16 @@ def run(
         _train(built, task, OneProcess(built.n))
         return
     from pushsum.engines.distributed.launcher import launch
+    from pushsum.training import newest
 
     try:
         code = launch(built.n, _as_node, settings, task, patience=timeout + 10)
     except Stopped as stopped:
-        complain(str(stopped))
+        saved = newest(into, "distributed", built.n)
+        kept = (
+            "nothing is saved" if saved is None else f"step {saved} is saved, go on with --resume"
+        )
+        complain(f"{stopped}; {kept}")
         code = STOPPED
     if code:
         raise typer.Exit(code)

@@ -16,6 +16,7 @@ from typing import Any
 LARGE = 2**29  #: bytes of an array from which on it is returned
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4  # of glibc's mallopt
+_set: set[str] = set()  # what this process has been told
 
 
 def keep_freed_memory() -> bool:
@@ -23,15 +24,15 @@ def keep_freed_memory() -> bool:
     mallopt = _mallopt()
     if mallopt is None:
         return False
+    _set.add("kept")
     return bool(mallopt(_MMAP_MAX, 0)) and bool(mallopt(_TRIM_THRESHOLD, 2**31 - 1))
 
 
 def return_if_large(array: int) -> None:
-    """If arrays of so many bytes are large, have blocks of 32 MiB and more returned again."""
-    mallopt = _mallopt()
-    if mallopt is not None and array >= LARGE:
-        mallopt(_MMAP_MAX, 2**16)
-        mallopt(_MMAP_THRESHOLD, 2**25)
+    """If freed memory is kept and arrays of so many bytes are large: only what is below 32 MiB."""
+    if "kept" in _set and array >= LARGE:
+        _mallopt()(_MMAP_MAX, 2**16)
+        _mallopt()(_MMAP_THRESHOLD, 2**25)
 
 
 def _mallopt() -> Any:

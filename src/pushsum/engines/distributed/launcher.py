@@ -52,7 +52,7 @@ def launch(n: int, work: Callable[..., None], *arguments: Any, patience: float) 
                     break
             _until_all_ended([p for p in processes if p.pid is not None], patience, stopping)
     if all(_unsaid(process.exitcode, stopping) for process in processes):
-        raise Stopped("stopped before the first step")
+        raise Stopped("stopped")
     return max(_code(process.exitcode, stopping) for process in processes)
 
 

@@ -251,7 +251,9 @@ class PushSum:
 
     @torch.no_grad()
     def average(self) -> dict[str, Tensor]:
-        """The network's average, the mean of x; all nodes must call it together.
+        """The network's average, the mean of x; all nodes must call it after the same step.
+
+        It waits for the others as long as all of them are alive.
 
         As a state for the model: what is not pushed, like buffers, is this node's own.
         """

@@ -267,8 +267,8 @@ class Peers:
                 text = self._why_it_left(left[0])
             elif never:
                 text = f"node {_and(never)} did not come within {self.timeout:g} s"
-            elif self.told(f"meeting/{self._meetings + 1}/{peer}"):
-                text = f"node {peer} waits in average(): all nodes must take the same steps"
+            elif early := [r for r in range(self.n) if self._meets(r)]:
+                text = f"node {_and(early)} waits in average(): all nodes must take the same steps"
             else:
                 text = (
                     f"node {peer} did not answer within {self.timeout:g} s, but is alive: "
@@ -277,6 +277,9 @@ class Peers:
             self._ask(lambda: self._store.compare_set("verdict", "", text))
         answer: str = self._ask(lambda: self._store.get("verdict")).decode()
         return answer
+
+    def _meets(self, node: int) -> bool:
+        return self.told(f"meeting/{self._meetings + 1}/{node}")
 
     def _why_it_left(self, node: int) -> str:
         step = int(self._ask(lambda: self._store.get(f"left/{node}")))
