@@ -16,7 +16,7 @@ from rich.table import Table
 from benchmarks.scale import memory
 
 BATCH, STEPS = 2, 2
-GOAL = 8
+GOAL = 8  # for ResNet-50; smaller arrays are kept when they are freed, and may leave holes
 
 
 def measure(name: str, directory: Path) -> dict[str, float]:
@@ -75,12 +75,13 @@ def main() -> None:
             command = [sys.executable, "-m", "benchmarks.fullsize", name, directory]
             answer = subprocess.run(command, check=True, capture_output=True, text=True)
         m = json.loads(answer.stdout)
+        goal = f", goal: {GOAL}" * (name == "resnet50")
         table.add_row(
             name,
             f"{m['d']:,.0f}",
             f"{m['step']:.2f} s",
             f"{m['loss']:.2f}",
-            f"{m['arrays']:.1f}  (planned: {m['planned']}, goal: {GOAL})",
+            f"{m['arrays']:.1f}  (planned: {m['planned']}{goal})",
             f"{m['peak'] / 2**30:.2f} GiB",
         )
     Console().print(table)
