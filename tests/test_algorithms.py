@@ -500,3 +500,18 @@ def test_all_reduce_is_gradient_descent_on_the_mean():
         torch.testing.assert_close(record.x, x.expand(3, 2), rtol=0, atol=1e-14)
         torch.testing.assert_close(record.y, record.x, rtol=0, atol=0)
         assert record.a.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_a_rule_of_ones_own_may_return_what_it_keeps():
+    """Nothing writes to it: momentum that is its own move reaches the mean of the targets."""
+
+    def move(v, y, g, t):
+        v = 0.5 * v - 0.05 * g
+        return v, v
+
+    own = ps.algorithms.Rule(torch.zeros_like, move)
+    algorithm = ps.algorithms.descent("own", own, ps.weighting.uniform())
+    targets = torch.tensor([[0.0], [1.0], [5.0]])
+    start = torch.zeros(3, 1)
+    *_, last = ps.iterate(algorithm, "ring", lambda y, t: y - targets, start, steps=200)
+    assert last.average.item() == pytest.approx(2.0, abs=1e-3)

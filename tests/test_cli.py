@@ -312,6 +312,15 @@ def test_weights_that_cannot_do_what_they_are_for_are_pointed_out(pushsum):
     assert "note: moreau" in pushsum("topology", "ring", "-w", "moreau(k=1, v=0.1)")[1]
 
 
+def test_a_cell_that_cannot_be_built_does_not_keep_the_others_from_running(pushsum, tmp_path):
+    weightings = "algorithm.weighting=lazy(c=0.5),lazy(c=2)"
+    code, _, err = pushsum("sweep", *TINY, weightings, "--into", str(tmp_path))
+    assert code == 2
+    assert "not finished: lazy-c=2" in err
+    (finished,) = tmp_path.glob("*/records.jsonl")
+    assert finished.parent.name.startswith("lazy-c=0.5")
+
+
 def test_progress_without_a_terminal_is_lines_with_the_time_left(tmp_path):
     words = [sys.executable, "-c", "from pushsum.cli import common, main; common.EVERY = 0; main()"]
     environment = {**os.environ, "COLUMNS": "40"}
