@@ -30,7 +30,7 @@ from pydantic.fields import FieldInfo
 from pushsum import topology, weighting
 from pushsum.batchnorm import BatchNormPolicy
 from pushsum.engines.gradients import Strategy
-from pushsum.names import nearest, one_line
+from pushsum.names import ADAPTIVE, nearest, one_line
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -115,7 +115,6 @@ class Schedule(_Section):
 
 
 LENGTH = ("epochs", "steps")  #: what may change when a run goes on
-ADAPTIVE = ("SGAP", "MSGAP", "QGM")  #: the algorithms that take a weighting
 
 
 class Algorithm(_Section):

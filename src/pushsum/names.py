@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
+ADAPTIVE = ("SGAP", "MSGAP", "QGM")  #: the algorithms that take a weighting
+
 
 def nearest(name: str, choices: Iterable[str]) -> str | None:
     """The choice that `name` was probably meant to be, whatever its case; None if there is none.

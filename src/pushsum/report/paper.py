@@ -6,8 +6,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from pushsum.names import flat
-from pushsum.report.runs import ADAPTIVE, HOW, Run
+from pushsum.names import ADAPTIVE, flat
+from pushsum.report.runs import HOW, Run
 
 _CELL = ("model.name", "data.name", "algorithm.name", "topology.name")
 _NO_MATTER = (  # to what Table 1 shows; or compared in words of their own

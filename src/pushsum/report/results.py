@@ -10,8 +10,9 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
+from pushsum.names import ADAPTIVE
 from pushsum.report import paper
-from pushsum.report.runs import ADAPTIVE, HOW, Run, Skipped
+from pushsum.report.runs import HOW, Run, Skipped
 
 MODELS = {
     "resnet18": "ResNet-18",

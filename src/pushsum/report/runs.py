@@ -11,12 +11,11 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from pushsum.names import flat, one_line
+from pushsum.names import ADAPTIVE, flat, one_line
 
 CONFIG, META, RECORDS = "config.yaml", "meta.json", "records.jsonl"
 LARGEST = 1e300  #: beyond it, a number counts as none: means and squares of it would overflow
 HOW = ("gradients", "device", "checkpoint", "data.root", "evaluation.nodes")  #: not what is run
-ADAPTIVE = ("SGAP", "MSGAP", "QGM")  #: the algorithms that read the configured weighting
 
 
 class Spread(NamedTuple):
