@@ -100,6 +100,17 @@ class Measured:
         ratios = [a / b for a, b in pairs]
         return [min(ratios), median(ratios), max(ratios)]
 
+    @property
+    def overlapped(self) -> list[str]:
+        """The methods that send during the backward pass."""
+        return [name for name in self.names if name.endswith("+")]
+
+    def over_bound(self, name: str) -> list[float]:
+        """Lowest, median and highest step over max(compute, bytes / bandwidth)."""
+        compute, pushed = self.typical("alone", "step"), self.typical(name, "bytes")
+        ratios = [step / max(compute, pushed / self.link) for step in self.by_round(name, "step")]
+        return [min(ratios), median(ratios), max(ratios)]
+
 
 def _by_round(costs: Sequence[Sequence[Sequence[dict[str, float]]]], entry: str) -> list[float]:
     """rank -> round -> step -> costs: of each round the median step, of the ranks' mean."""
@@ -196,10 +207,9 @@ def _print_ratios(found: Measured) -> None:
         _add_ratio(table, found, f"SGP exponential{end}", "DDP", "at most 0.75")
     table.add_section()
     compute = found.typical("alone", "step")
-    for name in [name for name in found.names if name.endswith("+")]:
-        bound = max(compute, found.typical(name, "bytes") / found.link)
-        ratios = [step / bound for step in found.by_round(name, "step")]
-        shown = [f"{value:.2f}" for value in (median(ratios), min(ratios), max(ratios))]
+    for name in found.overlapped:
+        lowest, middle, highest = found.over_bound(name)
+        shown = [f"{value:.2f}" for value in (middle, lowest, highest)]
         table.add_row(f"{name} / bound", *shown, "at most 1.10", "")
     Console().print(table)
     print(

@@ -510,18 +510,10 @@ def _wallclock_pairs(found: list[Ended]) -> str:
         for one, other in pairs
     ]
     rows += [
-        [f"{m} / bound", f"{_to_bound(fast, m):.2f}", f"{_to_bound(slow, m):.2f}"] for m in PLUS
+        [f"{m} / bound", *(f"{kept.over_bound(m)[1]:.2f}" for kept in (fast, slow))]
+        for m in fast.overlapped
     ]
     return _table(["step times", "1 Gbit/s", "0.25 Gbit/s"], rows)
-
-
-PLUS = ("SGP +", "SGAP +", "MSGP +", "MSGAP +", "SGP exponential +")
-
-
-def _to_bound(measured: Measured, method: str) -> float:
-    """A step over max(compute, bytes / bandwidth)."""
-    compute, pushed = measured.typical("alone", "step"), measured.typical(method, "bytes")
-    return measured.typical(method, "step") / max(compute, pushed / measured.link)
 
 
 @_named("decent-dp")
