@@ -46,6 +46,7 @@ study: $(VENV)/.installed ## run the study behind the evidence pages: many hours
 	@for sweep in centralized lazy momentum rates groupnorm dials published quickdraw longer; do \
 	  $(BIN)/pushsum sweep study/sweeps/$$sweep.yaml --into runs/study/$$sweep --jobs $(JOBS) || exit 1; \
 	done
+	@$(BIN)/pushsum report runs/study/table1 --into study/results/report
 	@for step in consensus collect publish; do $(BIN)/python -m study.$$step || exit 1; done
 
 clean: ## remove .venv and everything else that was generated

@@ -374,6 +374,16 @@ def test_recipes_are_named_where_they_are_looked_for(pushsum):
     assert "recipe" not in pushsum("run", "nowhere.yaml", "--dry-run")[2]
 
 
+def test_a_file_of_a_cell_with_dials_in_its_name_is_a_file(pushsum, tmp_path):
+    file = tmp_path / "SGAP_moreau-k=1,v=0.1" / "config.yaml"
+    file.parent.mkdir()
+    file.write_text('algorithm: {name: SGAP, weighting: "lazy:c=0.25"}\n')
+    code, out, _ = pushsum("run", str(file), "--dry-run")
+    assert code == 0
+    assert "SGAP, lazy(c=0.25) weights" in out
+    assert pushsum("sweep", str(file), "seed=0,1", "--dry-run")[1].splitlines()[-1] == "2 cells"
+
+
 def test_published_runs_without_their_weights_are_warned_of(pushsum, tmp_path):
     words = ["model.name=resnet-small", "model.stem=imagenet", "model.fresh_last_layer=true"]
     small = ["model.width=2", "steps=1", "gradients=loop"]

@@ -22,12 +22,17 @@ def test_a_comment_that_begins_a_line_is_a_block(page):
     """Markdown would end the paragraph, or the list, in front of it."""
     lines = page.read_text().splitlines()
     begun = [line for line in lines if line.lstrip().startswith("<!-- study")]
-    assert all(re.fullmatch(r"<!-- study \S+ -->", line) for line in begun)
+    assert all(re.fullmatch(r"<!-- study [^<>]+ -->", line) for line in begun)
 
 
 def test_the_pictures_show_the_results():
     for name, picture in figures.all_of(FOUND).items():
         assert (publish.IMAGES / f"{name}.svg").read_text() == picture, name
+
+
+def test_the_site_has_the_report_of_the_results():
+    kept = publish.RESULTS / "report" / "report.html"
+    assert publish.REPORT.read_bytes() == kept.read_bytes()
 
 
 def run(seed: int, accuracy: float, **more: str) -> Ended:
@@ -58,6 +63,16 @@ def test_changed_runs_are_found_only_when_asked_for():
 def test_what_a_page_asks_for_must_exist():
     with pytest.raises(ValueError, match="study nonsense: choose from"):
         publish.filled("<!-- study nonsense -->?<!-- end -->", FOUND)
+
+
+def test_a_text_may_have_arguments():
+    found = [run(s, a) for s, a in ((0, 0.5), (1, 0.6))]
+    found += [
+        run(s, a, algorithm="SGAP", weighting=publish.MOREAU) for s, a in ((0, 0.52), (1, 0.63))
+    ]
+    text = publish.filled("by <!-- study gap:SGAP:SGP:full -->?<!-- end -->.", found)
+    assert text == "by <!-- study gap:SGAP:SGP:full -->+2.50 ± 6.35<!-- end -->."
+    assert publish.filled("<!-- study gap:SGAP:SGP:random -->?<!-- end -->", found).count("–") == 1
 
 
 def test_text_is_put_within_a_line_or_around_a_block():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from datetime import timedelta
+from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, NoReturn
 
@@ -35,6 +36,11 @@ def number(text: str | float) -> float:
         return float(text)
     except ValueError:
         raise typer.BadParameter(f"'{text}' is not a number") from None
+
+
+def is_source(word: str) -> bool:
+    """Whether a first word is a file or a recipe, not KEY=VALUE; a path may have `=` in it."""
+    return "=" not in word or Path(word).is_file()
 
 
 def big(log_value: float) -> str:

@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from pushsum.cli.common import Pace, complain, integer, number, progress_bar, say, show, warn_of
+from pushsum.cli.common import (
+    Pace,
+    complain,
+    integer,
+    is_source,
+    number,
+    progress_bar,
+    say,
+    show,
+    warn_of,
+)
 from pushsum.names import unknown
 
 if TYPE_CHECKING:
@@ -362,7 +372,7 @@ def _split_table(histogram: list[list[int]]) -> RenderableType:
 
 def _split(words: list[str] | None) -> tuple[Path | None, list[str]]:
     words = words or []
-    if words and "=" not in words[0]:
+    if words and is_source(words[0]):
         path = Path(words[0])
         if not path.is_file():
             raise ValueError(f"{path}: there is no such file{_hint(words[0])}")

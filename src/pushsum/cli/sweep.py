@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pushsum.cli.common import Pace, complain, integer, progress_bar, say, warn_of
+from pushsum.cli.common import Pace, complain, integer, is_source, progress_bar, say, warn_of
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -49,7 +49,7 @@ def sweep(
     from pushsum.engines.memory import keep_freed_memory
 
     words = words or []
-    source = words.pop(0) if words and "=" not in words[0] else None
+    source = words.pop(0) if words and is_source(words[0]) else None
     cells = sweeps.read(source, words)
     if dry_run:
         for cell in cells:
