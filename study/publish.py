@@ -278,7 +278,7 @@ def _rates(found: list[Ended]) -> str:
     """SGP and SGAP with the step size of table1-small, and with a quarter of it."""
     rows = []
     for sweep, rate in (("table1", "0.2"), ("rates", "0.05")):
-        for t in ("full", "exponential"):
+        for t in ("full", "divide", "exponential"):
             some = chosen(found, sweep=sweep, topology=t)
             one = chosen(some, algorithm="SGP", weighting="uniform")
             other = chosen(some, algorithm="SGAP", weighting=MOREAU)
