@@ -476,6 +476,15 @@ def _moreau_over_uniform(found: list[Ended]) -> str:
     return f"{min(ratios):.0f} to {max(ratios):.0f}"
 
 
+@_named("horizon")
+def _horizon(found: list[Ended]) -> str:
+    """In how many sequences a statement breaks (`tests/theory_sweep.py`)."""
+    kept = read("horizon")
+    rows = [[row["statement"], row["broken with H"], row["broken with Delta B"]] for row in kept]
+    first = f"{kept[0]['sequences']} sequences, {kept[0]['H > Delta B']} with H > Δ·B"
+    return _table([first, "broken with H", "broken with the paper's Δ·B"], rows)
+
+
 # --------------------------------------------------------------------------- bytes and time
 
 

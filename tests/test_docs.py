@@ -44,7 +44,7 @@ def same(printed: str, shown: str) -> bool:
 
 def commands(console: str) -> list[tuple[str, str]]:
     """Each command after a `$`, and what the page shows below it."""
-    parts = re.split(r"^\$ ", console, flags=re.MULTILINE)[1:]
+    parts = re.split(r"^\$ ", console.replace("\\\n", " "), flags=re.MULTILINE)[1:]
     return [(command, shown) for command, _, shown in (part.partition("\n") for part in parts)]
 
 

@@ -69,5 +69,9 @@ def push_sum(
 
 
 def corrected(x: Tensor, a: Tensor) -> Tensor:
-    """The corrected parameter y = x / a."""
+    """The corrected parameter y = x / a.
+
+    >>> corrected(torch.tensor([[3.0, 6.0], [1.0, 1.0]]), torch.tensor([1.5, 0.5])).tolist()
+    [[2.0, 4.0], [2.0, 2.0]]
+    """
     return x / a[:, None].to(x.dtype)

@@ -319,7 +319,14 @@ def as_weighting(weighting: str | Weighting | Matrix) -> Weighting:
 
 
 def check_definition_1(W: Tensor, adjacency: Tensor, floor: float, name: str) -> None:
-    """Refuse a weight matrix that breaks Definition 1, naming the first column that does."""
+    """Refuse a weight matrix that breaks Definition 1, naming the first column that does.
+
+    >>> everybody = torch.ones(2, 2, dtype=torch.bool)
+    >>> check_definition_1(torch.full((2, 2), 0.5), everybody, floor=0.1, name="halves")
+    >>> check_definition_1(torch.full((2, 2), 0.6), everybody, floor=0.1, name="more")
+    Traceback (most recent call last):
+    ValueError: weighting more: column 0 of W sums to 1.2..., not 1: node 0 must give away ...
+    """
     if W.shape != adjacency.shape:
         raise ValueError(
             f"weighting {name}: W has shape {tuple(W.shape)}, expected {tuple(adjacency.shape)}"

@@ -105,7 +105,7 @@ def _topology_table(
     degrees = f"{low}" if low == high else f"{low} to {high}"
     rows = [
         ("period B", f"{certificate.period}", "any B consecutive graphs connect all nodes"),
-        ("diameter Delta", f"{certificate.diameter}", "the longest path in such a union"),
+        ("diameter Delta", f"{certificate.diameter}", "the longest shortest path in such a union"),
         ("horizon H", f"{certificate.horizon}", "after H steps everybody has heard everybody"),
         ("out-degree K", degrees, "receivers per sender, itself counted"),
         ("delta", f"{ours.delta:.6g}", "smallest weight (Definition 1)"),

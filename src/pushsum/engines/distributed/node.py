@@ -40,7 +40,18 @@ class PushSum:
             optimizer.step()                    # moves, pushes, mixes
         node.close()
 
-    Start it with `torchrun`. Every node must take the same number of steps.
+    Start it with `torchrun`. Every node must take the same number of steps. Without `torchrun` a
+    process is one node alone:
+
+    >>> model = nn.Linear(2, 1)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> with PushSum(model, optimizer) as node:
+    ...     for _ in range(3):
+    ...         optimizer.zero_grad()
+    ...         model(torch.ones(1, 2)).sum().backward()
+    ...         optimizer.step()
+    ...     print(node.rank, node.n, node.t, node.ledger.bytes)
+    0 1 3 0
 
     Args:
         model: any module; its trainable parameters take part, its buffers stay at home.
@@ -52,8 +63,8 @@ class PushSum:
             gradient is there. Not for loops that look at gradients between `backward()` and
             `step()` (clipping, scaling); accumulate within `accumulate()`.
         wire: the dtype parameters travel in, e.g. torch.bfloat16; None: their own. A sender keeps
-            what rounding took, so the network's sum stays (300 steps of bfloat16 moved it by 1e-8,
-            relative; plain rounding by 1e-3); nodes stay about one rounding apart, though.
+            what rounding took, so the network's sum stays; nodes stay about one rounding apart,
+            though.
         timeout: seconds of silence after which a peer counts as lost.
     """
 
