@@ -9,7 +9,7 @@ line or around a block. What stands between is replaced. `NAME:ONE:TWO` has argu
 import re
 from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations
-from math import log
+from math import inf, log
 from pathlib import Path
 from statistics import fmean
 
@@ -196,6 +196,23 @@ def _gap(found: list[Ended], one: str, other: str, topology: str = "") -> str:
 @_named("reached")
 def _reached(found: list[Ended], method: str, topology: str) -> str:
     return _percent(_of(found, method, topology=topology))
+
+
+@_named("spent")
+def _spent(found: list[Ended], method: str, topology: str, as_much_as: str = "") -> str:
+    """Accuracy and gigabytes at the end, or as soon as another topology's whole run is matched."""
+    some = _of(found, method, topology=topology)
+    budget = max((r["gigabytes"] for r in _of(found, method, topology=as_much_as)), default=inf)
+    names = {run.values["run"] for run in some}
+    reached: dict[str, dict[str, str]] = {}
+    for row in read("curves"):
+        if row["run"] in names and float(reached.get(row["run"], row)["gigabytes"]) < budget:
+            reached[row["run"]] = row
+    if not reached:
+        return "–"
+    percent = 100 * fmean(float(row["accuracy"]) for row in reached.values())
+    pushed = fmean(float(row["gigabytes"]) for row in reached.values())
+    return f"{percent:.1f} % with {pushed:.2f} GB"
 
 
 @_named("cost")

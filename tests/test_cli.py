@@ -300,10 +300,13 @@ def test_a_finished_run_can_be_made_longer_and_nothing_else(pushsum, tmp_path):
 
 def test_weights_that_cannot_do_what_they_are_for_are_pointed_out(pushsum):
     odd = {
-        ("topology.name=ring",): "moreau(k=0.1, v=0.1) on ring(6): 100 % of the links are one-way",
+        (
+            "algorithm.name=SGAP",
+            "topology.name=ring",
+        ): "moreau(k=0.1, v=0.1) on ring(6): 100 % of the links are one-way",
         ("algorithm.name=SGP", "algorithm.weighting=lazy:c=0.5"): "has no effect with SGP",
-        ("topology.name=exponential",): "",
-        ("algorithm.name=SGP", "topology.name=ring"): "",
+        ("algorithm.name=SGAP",): "",
+        ("topology.name=ring",): "",
     }
     for words, warning in odd.items():
         code, _, err = pushsum("run", "--dry-run", *words)

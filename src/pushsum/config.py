@@ -120,7 +120,7 @@ LENGTH = ("epochs", "steps")  #: what may change when a run goes on
 class Algorithm(_Section):
     """The method."""
 
-    name: Literal["SGP", "MSGP", "SGAP", "MSGAP", "S-ADDOPT", "QGM", "AllReduce"] = "MSGAP"
+    name: Literal["SGP", "MSGP", "SGAP", "MSGAP", "S-ADDOPT", "QGM", "AllReduce"] = "MSGP"
     """QGM: quasi-global momentum; AllReduce: centralized SGD, to compare with, without a graph"""
     lr: Positive = 0.05
     """step size"""
@@ -170,7 +170,7 @@ class Algorithm(_Section):
 class Topology(_Section):
     """Who may send to whom."""
 
-    name: str = "full"
+    name: str = "exponential"
     """full, divide, exponential, random or ring; see `pushsum topology`"""
     nodes: Count = 6
     """how many there are"""
