@@ -6,9 +6,11 @@ Finished runs only. A run that is no longer on disk keeps its rows.
 """
 
 import csv
+import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from pushsum import training
@@ -20,6 +22,7 @@ Row = dict[str, Any]
 ALWAYS = ("algorithm.name", "algorithm.lr", "algorithm.momentum", "topology.name", "seed")
 USUAL = {  #: of the recipe table1-small; what differs stands in the column `changed`
     "data.name": "cifar10",
+    "split.kind": "clusters",
     "data.augment": False,
     "model.norm": "batch",
     "model.stem": None,
@@ -50,16 +53,20 @@ def main(directory: Path) -> None:
 
 def _about(run: Run) -> Row:
     """What was run."""
-    found = {key: run.config[key] for key in USUAL}
-    changed = {key: v for key, v in found.items() if v is not None and v != USUAL[key]}
     return {
         **{key.removesuffix(".name"): run.config[key] for key in ALWAYS},
         "weighting": run.weighting,
-        "changed": " ".join(f"{key}={value}" for key, value in changed.items()),
+        "changed": changed(run.config),
         "parameters": run.meta["d"],
         "steps": run.last.step,
         "commit": run.meta["git"],
     }
+
+
+def changed(config: Mapping[str, Any]) -> str:
+    """What a flat configuration has otherwise than table1-small, as text."""
+    found = {key: config[key] for key, usual in USUAL.items() if config[key] not in (None, usual)}
+    return " ".join(f"{key}={value}" for key, value in found.items())
 
 
 def _reached(run: Run) -> Row:
@@ -71,8 +78,8 @@ def _reached(run: Run) -> Row:
         "loss": round(last["test"]["loss"], 6),
         **{f"{policy} accuracy": result["accuracy"] for policy, result in tested.results.items()},
         "train loss": round(last["train_loss"], 6),
-        "distance": float(f"{last['consensus']['theorem']:.6g}"),
-        "mean square": float(f"{last['consensus']['mean_square']:.6g}"),
+        "distance": _short(last["consensus"]["theorem"]),
+        "mean square": _short(last["consensus"]["mean_square"]),
         "smallest weight": last["smallest_weight"],
         "gigabytes": last["bytes"] / 1e9,
         "seconds": round(last["seconds"]["total"] + last["seconds"]["evaluation"], 1),
@@ -80,14 +87,37 @@ def _reached(run: Run) -> Row:
 
 
 def _curve(run: Run) -> Iterator[Row]:
-    for record in run.records:
-        measures = {name: record.measures[name].mean for name in ("accuracy", "loss", "theorem")}
+    for line in (run.path / "records.jsonl").read_text().splitlines():
+        record = json.loads(line)
         yield {
-            "step": record.step,
-            "epoch": round(record.epoch, 4),
-            "gigabytes": record.bytes / 1e9,
-            **{name: float(f"{value:.6g}") for name, value in measures.items()},
+            "step": record["step"],
+            "epoch": round(record["epoch"], 4),
+            "gigabytes": record["bytes"] / 1e9,
+            "accuracy": record["test"]["accuracy"],
+            "loss": _short(record["test"]["loss"]),
+            "theorem": _short(record["consensus"]["theorem"]),
+            "mean square": _short(record["consensus"]["mean_square"]),
+            "smallest a": _short(record["a"]["min"]),
+            "largest a": _short(record["a"]["max"]),
+            **(_given(record["weights"]) if record["weights"] else {}),
         }
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+def _given(W: Sequence[Sequence[float]]) -> Row:
+    """K times the mean weight of an edge: within a half of the nodes, and between the halves."""
+    n = len(W)
+    shares: dict[str, list[float]] = {"given within": [], "given across": []}
+    for i in range(n):
+        receivers = [j for j in range(n) if W[j][i] > 0]
+        for j in receivers:
+            if j != i:
+                place = "within" if (i < n // 2) == (j < n // 2) else "across"
+                shares[f"given {place}"].append(len(receivers) * W[j][i])
+    return {name: round(fmean(values), 4) for name, values in shares.items() if values}
 
 
 def read(name: str) -> list[dict[str, str]]:

@@ -7,19 +7,19 @@ from pushsum.drawing import svg
 from pushsum.drawing.charts import Panel, Series, chart_svg
 from study import RESULTS
 from study.collect import read
-from study.numbers import LAZY, MOREAU, SCALE_FREE, TOPOLOGIES, Ended, chosen, spread
+from study.numbers import METHODS, TOPOLOGIES, Ended, chosen, of, spread
 
-ROWS = (
-    ("SGP", "SGP", "uniform"),
-    ("SGAP, lazy c=0.5", "SGAP", LAZY),
-    ("SGAP, Moreau", "SGAP", MOREAU),
-    ("SGAP, scale-free", "SGAP", SCALE_FREE),
-    ("MSGP", "MSGP", "uniform"),
-    ("MSGAP, lazy c=0.5", "MSGAP", LAZY),
-    ("MSGAP, Moreau", "MSGAP", MOREAU),
-    ("MSGAP, scale-free", "MSGAP", SCALE_FREE),
-    ("S-ADDOPT", "S-ADDOPT", "uniform"),
-)
+ROWS = {  #: in the picture -> in `METHODS` and `OTHERS`
+    "SGP": "SGP",
+    "SGAP, lazy c=0.5": "SGAP, lazy",
+    "SGAP, Moreau": "SGAP",
+    "SGAP, scale-free": "SGAP, scale-free",
+    "MSGP": "MSGP",
+    "MSGAP, lazy c=0.5": "MSGAP, lazy",
+    "MSGAP, Moreau": "MSGAP",
+    "MSGAP, scale-free": "MSGAP, scale-free",
+    "S-ADDOPT": "S-ADDOPT",
+}
 
 
 def all_of(found: list[Ended]) -> dict[str, str]:
@@ -57,17 +57,17 @@ def _dots(found: list[Ended]) -> str:
             body.append(svg.line(across(tick), top - 12, across(tick), bottom, svg.GRID))
             body.append(svg.text(across(tick), bottom + 16, f"{tick}", 11, svg.SOFT, "middle"))
             tick += step
-        for line, (_, algorithm, weighting) in enumerate(ROWS):
+        for line, method in enumerate(ROWS.values()):
             y = top + row * line + row / 2
-            here = chosen(some, algorithm=algorithm, weighting=weighting, topology=topology)
-            colour = svg.PALETTE[line // 4 if algorithm != "S-ADDOPT" else 2]
+            here = of(some, method, topology=topology)
+            colour = svg.PALETTE[line // 4]
             for run in here:
                 body.append(_dot(across(100 * run["accuracy"]), y, colour))
             mean = spread(here, "accuracy")
             if mean is not None:
                 x = across(100 * mean[0])
                 body.append(svg.line(x, y - 9, x, y + 9, colour))
-    for line, (name, _, _) in enumerate(ROWS):
+    for line, name in enumerate(ROWS):
         body.append(svg.text(left - 8, top + row * line + row / 2 + 4, name, 13, anchor="end"))
     return svg.document(width, bottom + 32, title, body)
 
@@ -101,18 +101,15 @@ def _bytes(found: list[Ended]) -> str:
     panels = []
     for topology in ("full", "exponential"):
         lines = []
-        for name, algorithm, weighting in ROWS:
-            if "lazy" in name or "scale-free" in name:
-                continue
-            some = chosen(found, sweep="table1", topology=topology)
-            some = chosen(some, algorithm=algorithm, weighting=weighting)
+        for method in METHODS:
+            some = of(found, method, topology=topology)
             names = {run.values["run"] for run in some}
             here = [row for row in curves if row["run"] in names]
             steps = sorted({int(row["step"]) for row in here})
             at = {s: [row for row in here if int(row["step"]) == s] for s in steps}
             x = [_mean(float(row["gigabytes"]) for row in at[s]) for s in steps]
             y = [100 * _mean(float(row["accuracy"]) for row in at[s]) for s in steps]
-            lines.append(Series(name, x, y))
+            lines.append(Series(method, x, y))
         label = "gigabytes pushed by all nodes"
         panels.append(Panel(topology.capitalize(), label, "accuracy, %", lines, log_y=False))
     return chart_svg("Accuracy of the average model for what was pushed", panels)

@@ -10,9 +10,24 @@ from study.collect import read
 TOPOLOGIES = ("full", "divide", "exponential", "random")
 LAZY, MOREAU, SCALE_FREE = "lazy(c=0.5)", "moreau(k=1, v=0.1)", "scale-free-moreau(c=1, v=0.1)"
 
+METHODS = {  #: of the paper: the name in the table -> algorithm and weighting
+    "SGP": ("SGP", "uniform"),
+    "MSGP": ("MSGP", "uniform"),
+    "SGAP": ("SGAP", MOREAU),
+    "MSGAP": ("MSGAP", MOREAU),
+    "S-ADDOPT": ("S-ADDOPT", "uniform"),
+}
+OTHERS = {  #: what else was tried in the paper's place
+    "SGAP, lazy": ("SGAP", LAZY),
+    "MSGAP, lazy": ("MSGAP", LAZY),
+    "SGAP, scale-free": ("SGAP", SCALE_FREE),
+    "MSGAP, scale-free": ("MSGAP", SCALE_FREE),
+    "QGM": ("QGM", "uniform"),
+    "QGM, Moreau": ("QGM", MOREAU),
+}
+
 #: The 97.5 % quantiles of Student's t distribution with 1, 2, ... degrees of freedom.
-T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179)
-T_MANY = 2.0
+T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
 
 @dataclass(frozen=True)
@@ -55,6 +70,18 @@ def chosen(among: Iterable[Ended], **wanted: str | float) -> list[Ended]:
     return [run for run in among if all(getattr(run, k) == v for k, v in wanted.items())]
 
 
+def among(found: Iterable[Ended], *sweeps: str, **wanted: str | float) -> list[Ended]:
+    """The chosen runs of some sweeps."""
+    return [run for run in chosen(found, **wanted) if run.sweep in sweeps]
+
+
+def of(found: Iterable[Ended], method: str, **more: str | float) -> list[Ended]:
+    """The runs of a method as the paper has it, or, where `changed` is given, so changed."""
+    algorithm, weighting = (METHODS | OTHERS)[method]
+    some = found if "changed" in more else among(found, "table1", "momentum")
+    return chosen(some, algorithm=algorithm, weighting=weighting, **more)
+
+
 @dataclass(frozen=True)
 class Difference:
     """The mean of paired differences and half the width of its 95 % confidence interval."""
@@ -85,8 +112,8 @@ def difference(one: Iterable[Ended], other: Iterable[Ended], column: str) -> Dif
     means = [fmean(found.values()) for found in gaps.values() if found.keys() == topologies]
     if len(means) < 2:
         return None
-    t = T[len(means) - 2] if len(means) - 2 < len(T) else T_MANY
-    return Difference(fmean(means), t * stdev(means) / sqrt(len(means)), len(means))
+    half = T[len(means) - 2] * stdev(means) / sqrt(len(means))
+    return Difference(fmean(means), half, len(means))
 
 
 def spread(some: Iterable[Ended], column: str) -> tuple[float, float, int] | None:

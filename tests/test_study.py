@@ -1,14 +1,22 @@
 """What the pages say is what was measured."""
 
+import csv
 import re
 from dataclasses import replace
 
 import pytest
+import yaml
 
-from study import figures, publish
-from study.numbers import Ended, chosen, difference, runs, spread
+from pushsum import sweep
+from pushsum.names import flat
+from pushsum.weighting import spelled
+from study import HERE, RESULTS, collect, figures, publish
+from study.numbers import METHODS, MOREAU, TOPOLOGIES, Ended, chosen, difference, of, runs, spread
+from study.texts import TEXTS
+from study.texts.published import SWITCHES
 
 FOUND = runs()
+EVIDENCE = sorted((publish.ROOT / "docs" / "evidence").glob("*.md"))
 
 
 @pytest.mark.parametrize("page", publish.pages(), ids=lambda p: p.name)
@@ -31,7 +39,7 @@ def test_the_pictures_show_the_results():
 
 
 def test_the_site_has_the_report_of_the_results():
-    kept = publish.RESULTS / "report" / "report.html"
+    kept = RESULTS / "report" / "report.html"
     assert publish.REPORT.read_bytes() == kept.read_bytes()
 
 
@@ -52,12 +60,109 @@ def test_differences_are_paired_over_topology_and_seed():
     assert difference(one[:1], other, "accuracy") is None
 
 
+def test_topologies_of_a_seed_make_one_mean():
+    one = [
+        run(s, a, topology=t)
+        for t, s, a in (
+            ("full", 0, 0.5),
+            ("random", 0, 0.7),
+            ("full", 1, 0.6),
+            ("random", 1, 0.6),
+            ("full", 2, 0.9),
+        )
+    ]
+    other = [run(s, 0.5, topology=t) for t in ("full", "random") for s in (0, 1, 2)]
+    found = difference(one, other, "accuracy")
+    assert found is not None
+    assert found.pairs == 2  # the third seed lacks a topology
+    assert found.mean == pytest.approx(0.1)
+    assert found.half == pytest.approx(0.0)
+
+
 def test_changed_runs_are_found_only_when_asked_for():
     some = [run(0, 0.5), run(0, 0.6, changed="model.norm=group")]
     assert [r["accuracy"] for r in chosen(some, algorithm="SGP")] == [0.5]
     assert [r["accuracy"] for r in chosen(some, changed="model.norm=group")] == [0.6]
     assert spread(some[:1], "accuracy") == (0.5, 0.0, 1)
     assert spread([], "accuracy") is None
+
+
+NUMBER = re.compile(r"(?<![\w.,/-])\d[\d,.]*")
+#: of the runs, and of what they are compared with
+SETTINGS = {
+    "0", "1", "2", "3", "4", "5", "10", "11", "25", "32", "80", "95", "100", "000", "1,000",
+    "0.04", "0.05", "0.08", "0.1", "0.2", "0.5", "0.8", "0.9", "0.2.3",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("page", EVIDENCE, ids=lambda p: p.name)
+def test_no_number_is_written_by_hand(page):
+    """What stands outside marks, code and links is a setting, not a result."""
+    text = publish.MARK.sub("", page.read_text())
+    text = re.sub(r"```.*?```|`[^`]*`|\]\([^)]*\)|<sup>.*?</sup>", "", text, flags=re.DOTALL)
+    found = {number.rstrip(".,") for number in NUMBER.findall(text)}
+    assert found <= SETTINGS
+
+
+def test_the_sweeps_differ_from_table1_small_in_what_they_say():
+    recipe = yaml.safe_load((publish.ROOT / "src/pushsum/recipes/table1-small.yaml").read_text())
+    allowed = {
+        "budget": {"steps", "topology"},
+        "dials": {"topology"},
+        "longer": {"epochs", "evaluation"},
+        "published": {"topology"},
+        "quickdraw": {"data", "epochs", "evaluation", "topology"},
+    }
+    for file in (HERE / "sweeps").glob("*.yaml"):
+        found = yaml.safe_load(file.read_text())
+        keys = {k for k in recipe.keys() | found.keys() if recipe.get(k) != found.get(k)}
+        assert keys - {"sweep"} == allowed.get(file.stem, set()), file.name
+        assert found["sweep"]["grid"]["seed"] == [0, 1, 2]
+
+
+def test_every_switch_is_run_and_shown():
+    cells = sweep.read(str(HERE / "sweeps" / "published.yaml"), [])
+    configs = (flat(cell.config.model_dump(mode="json")) for cell in cells)
+    assert {collect.changed(config) for config in configs} == set(SWITCHES)
+
+
+def test_the_report_tells_what_the_results_tell():
+    with (RESULTS / "report" / "table.csv").open(newline="") as file:
+        found = list(csv.DictReader(file))
+    rows = {
+        (r["algorithm"].partition(",")[0], spelled(r["weighting"]), r["topology"]): r for r in found
+    }
+    names = {"exponential": "Exp"}
+    for method, (algorithm, weighting) in METHODS.items():
+        for t in TOPOLOGIES:
+            row = rows[algorithm, spelled(weighting), names.get(t, t.capitalize())]
+            here = spread(of(FOUND, method, topology=t), "accuracy")
+            assert here is not None
+            assert row["unfinished"] == "0"
+            assert float(row["accuracy_mean"]) == pytest.approx(100 * here[0], abs=1e-3)
+
+
+def test_what_was_given_is_told_apart_by_halves():
+    W = [[0.5, 0.2, 0, 0], [0.25, 0.8, 0, 0], [0.25, 0, 1, 0.4], [0, 0, 0, 0.6]]
+    assert collect._given(W) == {"given within": 0.65, "given across": 0.75}
+
+
+def test_the_ranking_is_by_the_mean_of_the_topologies():
+    found = [
+        run(s, a, topology=t, algorithm=name, weighting=rule)
+        for t in ("divide", "exponential", "random")
+        for s in (0, 1)
+        for name, rule, a in (("SGP", "uniform", 0.5), ("MSGAP", MOREAU, 0.6))
+    ]
+    rows = TEXTS["start"](found).splitlines()[2:]
+    assert [row.split("|")[1].strip() for row in rows] == ["MSGAP", "SGP"]
+    assert "| 50.00 |" in rows[1]
+    assert "**-10.00 ± 0.00** (2 seeds)" in rows[1]
+
+
+def test_the_cost_counts_a_quiet_machine_by_kind():
+    found = [replace(run(s, 0.5), values={"seconds": str(x)}) for s, x in ((0, 7200), (1, 3600))]
+    assert TEXTS["cost"](found).splitlines()[-1] == "| all | 2 | 3.0 | 2.0 |"
 
 
 def test_what_a_page_asks_for_must_exist():
@@ -67,11 +172,9 @@ def test_what_a_page_asks_for_must_exist():
 
 def test_a_text_may_have_arguments():
     found = [run(s, a) for s, a in ((0, 0.5), (1, 0.6))]
-    found += [
-        run(s, a, algorithm="SGAP", weighting=publish.MOREAU) for s, a in ((0, 0.52), (1, 0.63))
-    ]
+    found += [run(s, a, algorithm="SGAP", weighting=MOREAU) for s, a in ((0, 0.52), (1, 0.63))]
     text = publish.filled("by <!-- study gap:SGAP:SGP:full -->?<!-- end -->.", found)
-    assert text == "by <!-- study gap:SGAP:SGP:full -->+2.50 ± 6.35<!-- end -->."
+    assert text == "by <!-- study gap:SGAP:SGP:full -->+2.50 ± 6.35 (2 seeds)<!-- end -->."
     assert publish.filled("<!-- study gap:SGAP:SGP:random -->?<!-- end -->", found).count("–") == 1
 
 

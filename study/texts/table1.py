@@ -1,0 +1,135 @@
+"""The paper's table, how sure the differences are, what to start from, what it cost."""
+
+from itertools import combinations
+from statistics import fmean
+
+from pushsum.report.paper import table1 as paper_table
+from study.numbers import METHODS, OTHERS, TOPOLOGIES, Ended, chosen, difference, of, spread
+from study.words import TITLES, Text, percent, points, table
+
+PAIRS = (("SGAP", "SGP"), ("MSGAP", "MSGP"), ("MSGP", "SGP"), ("S-ADDOPT", "SGP"))
+
+
+def paper(method: str, topology: str) -> float:
+    """The paper's accuracy with ResNet-18 on CIFAR-10, in percent."""
+    return paper_table()["resnet18", "cifar10", method, topology].accuracy
+
+
+def results(found: list[Ended]) -> str:
+    """Accuracies, with the paper's in brackets."""
+    rows = [
+        [m, *(f"{percent(of(found, m, topology=t))} ({paper(m, t):.2f})" for t in TOPOLOGIES)]
+        for m in METHODS
+    ]
+    return table(["accuracy, %", *TITLES], rows)
+
+
+def pairs(found: list[Ended]) -> str:
+    """Differences of methods over the same seeds, with the paper's in brackets."""
+    rows = []
+    for one, other in PAIRS:
+        gaps = [
+            f"{gap(found, one, other, t)} ({paper(one, t) - paper(other, t):+.2f})"
+            for t in TOPOLOGIES
+        ]
+        rows.append([f"{one} − {other}", *gaps, gap(found, one, other)])
+    return table(["points", *TITLES, "all four"], rows)
+
+
+def gap(found: list[Ended], one: str, other: str, topology: str = "") -> str:
+    """Two methods on one topology, or on all that both have: `gap:SGAP:SGP:full`."""
+    where = {"topology": topology} if topology else {}
+    return points(difference(of(found, one, **where), of(found, other, **where), "accuracy"))
+
+
+def order(found: list[Ended]) -> str:
+    """How many pairs of methods stand in the paper's order, over the topologies."""
+    agreed = both = 0
+    for t in TOPOLOGIES:
+        ours = {m: spread(of(found, m, topology=t), "accuracy") for m in METHODS}
+        for one, other in combinations(METHODS, 2):
+            a, b = ours[one], ours[other]
+            if a is not None and b is not None:
+                both += 1
+                agreed += (a[0] > b[0]) == (paper(one, t) > paper(other, t))
+    return f"{agreed} of {both}"
+
+
+def clear(found: list[Ended]) -> str:
+    """How many of these differences are larger than the noise, and have the paper's sign."""
+    gaps = [
+        (difference(of(found, a, topology=t), of(found, b, topology=t), "accuracy"), a, b, t)
+        for t in TOPOLOGIES
+        for a, b in combinations(METHODS, 2)
+    ]
+    sure = [(g, paper(a, t) > paper(b, t)) for g, a, b, t in gaps if g is not None and g.clear]
+    agreed = sum((g.mean > 0) == theirs for g, theirs in sure)
+    return f"{len(sure)} are larger than the noise, and {agreed} of these in the paper's order"
+
+
+def start(found: list[Ended]) -> str:
+    """What was tried where nodes cannot average exactly, the best first."""
+    where = ("divide", "exponential", "random")
+    best = [run for run in of(found, "MSGAP") if run.topology in where]
+    rows = []
+    for method in METHODS | OTHERS:
+        here = [run for run in of(found, method) if run.topology in where]
+        cells = [chosen(here, topology=t) for t in where]
+        if all(cells):
+            mean = fmean(fmean(run["accuracy"] for run in cell) for cell in cells)
+            worst = min(run["accuracy"] for run in here)
+            more = points(difference(here, best, "accuracy")) if method != "MSGAP" else ""
+            shown = [f"{100 * mean:.2f}", *map(percent, cells), f"{100 * worst:.2f}", more]
+            rows.append((mean, [method, *shown]))
+    headings = ["mean", *(t.capitalize() for t in where), "worst run", "− MSGAP"]
+    return table(["accuracy, %", *headings], [row for _, row in sorted(rows, reverse=True)])
+
+
+def hundred_classes(found: list[Ended]) -> str:
+    """Quick Draw, and the difference from SGP over the same seeds."""
+    here = chosen(found, sweep="quickdraw", changed="data.name=quickdraw")
+    by = {
+        key: [run for run in here if (run.algorithm, run.weighting) == key]
+        for key in dict.fromkeys((run.algorithm, run.weighting) for run in here)
+    }
+    rows = [
+        [", ".join(key), percent(some), points(difference(some, by["SGP", "uniform"], "accuracy"))]
+        for key, some in by.items()
+    ]
+    return table(["100 classes", "accuracy, %", "− SGP"], rows)
+
+
+def cost(found: list[Ended]) -> str:
+    """Runs and hours of one core: as recorded, and if each took what the fastest of its kind did.
+
+    Runs of a kind differ in nothing but the seed.
+    """
+    rows = []
+    sweeps = dict.fromkeys(run.sweep for run in found)
+    for name, some in [(n, [r for r in found if r.sweep == n]) for n in sweeps] + [("all", found)]:
+        kinds: dict[tuple[str, ...], list[float]] = {}
+        for run in some:
+            kind = (run.sweep, run.algorithm, run.weighting, run.topology, run.changed)
+            kinds.setdefault(kind, []).append(run["seconds"])
+        recorded = sum(run["seconds"] for run in some) / 3600
+        least = sum(len(seconds) * min(seconds) for seconds in kinds.values()) / 3600
+        rows.append([name, str(len(some)), f"{recorded:.1f}", f"{least:.1f}"])
+    return table(["sweep", "runs", "hours of one core", "on a quiet machine"], rows)
+
+
+def parameters(found: list[Ended]) -> str:
+    """Of the network that was trained."""
+    return f"{int(of(found, 'SGP')[0]['parameters']):,}"
+
+
+TEXTS: dict[str, Text] = {
+    "table1": results,
+    "pairs": pairs,
+    "gap": gap,
+    "order": order,
+    "clear": clear,
+    "start": start,
+    "quickdraw": hundred_classes,
+    "cost": cost,
+    "parameters": parameters,
+}

@@ -1,0 +1,120 @@
+"""Bytes and time: accuracy for what was sent, and what a step took on real links."""
+
+from benchmarks.wallclock import PAPER_HOURS, Measured
+from study import RESULTS
+from study.numbers import METHODS, TOPOLOGIES, Ended, chosen, of, spread
+from study.words import TITLES, Text, percent, table
+
+RESNET18 = 11_173_962  #: parameters
+
+
+def accuracy_for_bytes(found: list[Ended]) -> str:
+    """What a run pushed, and its accuracy for that."""
+    rows = []
+    for method in METHODS:
+        cells = []
+        for t in TOPOLOGIES:
+            here = of(found, method, topology=t)
+            pushed, reached = spread(here, "gigabytes"), spread(here, "accuracy")
+            if pushed is None or reached is None:
+                cells.append("–")
+            else:
+                cells.append(f"{100 * reached[0]:.1f} % for {pushed[0]:.2f} GB")
+        rows.append([method, *cells])
+    return table(["", *TITLES], rows)
+
+
+def spent(found: list[Ended]) -> str:
+    """SGP on Exponential, and on Full with a schedule of its own for as few bytes."""
+    shown = []
+    for some in (of(found, "SGP", topology="exponential"), chosen(found, sweep="budget")):
+        pushed = spread(some, "gigabytes")
+        shown.append("–" if pushed is None else f"{percent(some)} % with {pushed[0]:.2f} GB")
+    return f"{shown[0]} on Exponential, {shown[1]} on Full"
+
+
+def transfer(found: list[Ended]) -> str:
+    """Accuracy and what sending takes, if the vectors were as long as ResNet-18's."""
+    rows = []
+    for method in METHODS:
+        some = of(found, method)
+        vectors = 2 if method == "S-ADDOPT" else 1
+        sending = vectors * 32 * RESNET18 / 1e9 * max((r["steps"] for r in some), default=0)
+        reached = [percent(chosen(some, topology=t)) for t in TOPOLOGIES]
+        rows.append([method, f"{sending / 60:.1f}" if some else "–", *reached])
+    return table(["", "minutes", *TITLES], rows)
+
+
+def wallclock(found: list[Ended]) -> str:
+    """Seconds per step, and what a node sent."""
+    measured, rows = _kept("wallclock"), []
+    for method in measured.names:
+        hours = PAPER_HOURS.get(method)
+        rows.append(
+            [
+                "no exchange" if method == "alone" else method,
+                f"{measured.typical(method, 'step'):.2f}",
+                f"{1e-6 * measured.typical(method, 'bytes'):.0f}",
+                _ratio(measured, method, "SGP"),
+                f"{hours / PAPER_HOURS['SGP']:.1f}" if hours else "",
+            ]
+        )
+    return table(["method", "seconds per step", "MB sent", "/ SGP", "paper's hours / SGP's"], rows)
+
+
+def wallclock_pairs(found: list[Ended]) -> str:
+    """Step times on links of two speeds; the slower were measured once."""
+    pairs = (
+        ("SGAP", "SGP"),
+        ("MSGAP", "MSGP"),
+        ("SGAP +", "SGP +"),
+        ("MSGAP +", "MSGP +"),
+        ("S-ADDOPT", "SGP"),
+        ("SGP exponential", "DDP"),
+        ("SGP exponential +", "DDP"),
+    )
+    fast, slow = _kept("wallclock"), _kept("wallclock-slow")
+    rows = [
+        [f"{one} / {other}", _ratio(fast, one, other), f"{slow.ratio(one, other)[1]:.2f}"]
+        for one, other in pairs
+    ]
+    rows += [
+        [f"{m} / bound", *(f"{kept.over_bound(m)[1]:.2f}" for kept in (fast, slow))]
+        for m in fast.overlapped
+    ]
+    return table(["step times", "1 Gbit/s", "0.25 Gbit/s"], rows)
+
+
+def decent_dp(found: list[Ended]) -> str:
+    """Step times beside another library's."""
+    measured, rows = _kept("decent-dp"), []
+    for graph in ("ring", "complete"):
+        theirs = f"{graph}: decent-dp"
+        rows.append(
+            [
+                graph,
+                f"{measured.typical(theirs, 'step'):.2f}",
+                *(_ratio(measured, f"{graph}: pushsum{end}", theirs) for end in ("", " +")),
+            ]
+        )
+    return table(["graph", "decent-dp, s", "pushsum / decent-dp", "with overlap"], rows)
+
+
+def _kept(file: str) -> Measured:
+    return Measured.kept(RESULTS / f"{file}.csv")
+
+
+def _ratio(found: Measured, one: str, other: str) -> str:
+    """The median of the rounds' ratios, and their range."""
+    lowest, middle, highest = found.ratio(one, other)
+    return f"{middle:.2f} ({lowest:.2f} to {highest:.2f})"
+
+
+TEXTS: dict[str, Text] = {
+    "bytes": accuracy_for_bytes,
+    "spent": spent,
+    "transfer": transfer,
+    "wallclock": wallclock,
+    "wallclock-pairs": wallclock_pairs,
+    "decent-dp": decent_dp,
+}

@@ -1,0 +1,163 @@
+"""Adaptive or merely lazy: accuracies, what was given, what it followed, and the dials."""
+
+from statistics import fmean
+
+from study.collect import read
+from study.numbers import (
+    LAZY,
+    MOREAU,
+    SCALE_FREE,
+    TOPOLOGIES,
+    Ended,
+    among,
+    chosen,
+    difference,
+    of,
+)
+from study.texts.table1 import gap
+from study.words import TITLES, Text, percent, points, table
+
+RULES = ("uniform", "lazy(c=0.8)", LAZY, "lazy(c=0.25)", MOREAU, SCALE_FREE)
+FAMILIES = {"SGAP": "SGP", "MSGAP": "MSGP"}  #: with weights of its own -> with uniform ones
+
+
+def weights(found: list[Ended]) -> str:
+    """Every weighting at the same communication."""
+    rows = []
+    for family in FAMILIES:
+        for rule in RULES:
+            here = _ruled(found, family, rule)
+            if here:
+                cells = (percent(chosen(here, topology=t)) for t in TOPOLOGIES)
+                rows.append([f"{here[0].algorithm}, {rule}", *cells])
+    return table(["accuracy, %", *TITLES], rows)
+
+
+def _ruled(found: list[Ended], family: str, rule: str) -> list[Ended]:
+    algorithm = FAMILIES[family] if rule == "uniform" else family
+    return among(found, "table1", "lazy", algorithm=algorithm, weighting=rule)
+
+
+def adaptive(found: list[Ended]) -> str:
+    """Moreau and scale-free against uniform and against the lazy control, all topologies."""
+    some = chosen(found, sweep="table1")
+    rows = []
+    for family in FAMILIES:
+        for one, other in (
+            (LAZY, "uniform"),
+            (MOREAU, "uniform"),
+            (MOREAU, LAZY),
+            (SCALE_FREE, LAZY),
+            (SCALE_FREE, MOREAU),
+        ):
+            here, there = _ruled(some, family, one), _ruled(some, family, other)
+            found_gap = points(difference(here, there, "accuracy"))
+            rows.append([f"{family}: {one} − {other}", found_gap])
+    return table(["points, mean of the topologies", "difference"], rows)
+
+
+def _middle(some: list[Ended], column: str) -> float | None:
+    """The mean of a column over the records from a quarter to three quarters of the runs."""
+    runs = {run.values["run"]: int(run["steps"]) for run in some}
+    values = [
+        float(row[column])
+        for row in read("curves")
+        if row["run"] in runs
+        and row[column]
+        and runs[row["run"]] // 5 < int(row["step"]) < runs[row["run"]] * 4 // 5
+    ]
+    return fmean(values) if values else None
+
+
+def given(found: list[Ended]) -> str:
+    """K times a weight: all, within a half of the nodes, and between the halves; the scalars."""
+    columns = ("given within", "given across", "smallest a", "largest a")
+    rows = []
+    for rule in (MOREAU, SCALE_FREE):
+        for t in TOPOLOGIES:
+            here = chosen(_ruled(found, "SGAP", rule), topology=t)
+            means = [_middle(here, column) for column in columns]
+            shown = ["–" if mean is None else f"{mean:.2f}" for mean in means]
+            rows.append([f"{rule.partition('(')[0]}, {t.capitalize()}", *shown])
+    headings = ["within a half", "between the halves", "smallest a", "largest a"]
+    return table(["K × weight", *headings], rows)
+
+
+def apart(found: list[Ended]) -> str:
+    """The theorem's distance in the middle of the run."""
+    rows = []
+    for rule in RULES:
+        here = _ruled(found, "SGAP", rule)
+        means = [_middle(chosen(here, topology=t), "theorem") for t in TOPOLOGIES]
+        rows.append([rule, *("–" if mean is None else f"{mean:.3g}" for mean in means)])
+    return table(["distance", *TITLES], rows)
+
+
+def dials(found: list[Ended]) -> str:
+    """k over four orders of magnitude, c over as many, and what is gained on 1."""
+    some = among(found, "table1", "dials", algorithm="SGAP", topology="exponential")
+    rules = ("moreau(k={}, v=0.1)", "scale-free-moreau(c={}, v=0.1)")
+    rows = []
+    for value in ("0.01", "0.1", "1", "10", "100"):
+        cells = []
+        for rule in rules:
+            here = chosen(some, weighting=rule.format(value))
+            one = chosen(some, weighting=rule.format(1))
+            cells += [percent(here), points(difference(here, one, "accuracy"))]
+        if value == "1":
+            cells[1::2] = "", ""
+        rows.append([value, *cells])
+    return table(["k or c", "Moreau", "− that of 1", "scale-free Moreau", "− that of 1"], rows)
+
+
+def rates(found: list[Ended]) -> str:
+    """SGP and SGAP with the step size of table1-small, and with a quarter of it."""
+    rows = []
+    for sweep, rate in (("table1", "0.2"), ("rates", "0.05")):
+        for t in ("full", "divide", "exponential"):
+            some = chosen(found, sweep=sweep, topology=t)
+            one, other = _ruled_in(some, "SGP"), _ruled_in(some, "SGAP")
+            found_gap = points(difference(other, one, "accuracy"))
+            rows.append([f"{rate}, {t.capitalize()}", percent(one), percent(other), found_gap])
+    return table(["step size", "SGP", "SGAP, Moreau", "SGAP − SGP"], rows)
+
+
+def longer(found: list[Ended]) -> str:
+    """The same with more epochs."""
+    rows = []
+    for t in ("divide", "exponential"):
+        for sweep, epochs in (("table1", "2"), ("longer", "6")):
+            some = chosen(found, sweep=sweep, topology=t)
+            one, other = _ruled_in(some, "SGP"), _ruled_in(some, "SGAP")
+            found_gap = points(difference(other, one, "accuracy"))
+            name = f"{t.capitalize()}, {epochs} epochs"
+            rows.append([name, percent(one), percent(other), found_gap])
+    return table(["accuracy, %", "SGP", "SGAP, Moreau", "SGAP − SGP"], rows)
+
+
+def _ruled_in(some: list[Ended], algorithm: str) -> list[Ended]:
+    return chosen(some, algorithm=algorithm, weighting="uniform" if algorithm == "SGP" else MOREAU)
+
+
+def momentum(found: list[Ended]) -> str:
+    """A node's own momentum and the quasi-global one, at equal communication."""
+    where = ("divide", "exponential", "random")
+    rows = [
+        [name, *(percent(of(found, name, topology=t)) for t in where)]
+        for name in ("MSGP", "QGM", "MSGAP", "QGM, Moreau")
+    ]
+    for one, other in (("QGM", "MSGP"), ("QGM, Moreau", "MSGAP")):
+        rows.append([f"{one} − {other}", *(gap(found, one, other, t) for t in where)])
+    return table(["accuracy, %", *(t.capitalize() for t in where)], rows)
+
+
+TEXTS: dict[str, Text] = {
+    "weights": weights,
+    "adaptive": adaptive,
+    "given": given,
+    "apart": apart,
+    "dials": dials,
+    "rates": rates,
+    "longer": longer,
+    "momentum": momentum,
+}
