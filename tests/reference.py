@@ -66,6 +66,21 @@ def scale_free_rule(c: float, v: float) -> Rule:
     return rule
 
 
+def far_first_rule(c: float, v: float) -> Rule:
+    """Not the paper's; `buffers` are corrected ones here."""
+
+    def rule(i: int, away: list[int], buffers: list[Array]) -> dict[int, float]:
+        d2 = [float(np.sum((buffers[i] - b) ** 2)) for b in buffers]
+        positive = [d for d in d2 if d > 0]
+        k = c * len(positive) / sum(positive) if positive else 1.0
+        parts = {j: 1 + v - np.exp(-k * d2[j]) for j in away}
+        K = len(away) + 1
+        return {j: (K - 1) / K * part / sum(parts.values()) for j, part in parts.items()}
+
+    rule.corrected = True  # type: ignore[attr-defined]
+    return rule
+
+
 @dataclass
 class Step:
     t: int
@@ -85,6 +100,8 @@ class Nodes:
         self.y = [row.copy() for row in x0]
         self.a = [1.0] * self.n
         self.buff = [[x0[i].copy() for _ in range(self.n)] for i in range(self.n)]
+        self.buff_a = [[1.0] * self.n for _ in range(self.n)]  # for rules that compare x / a
+        self.corrected = getattr(rule, "corrected", False)
 
     def has_edge(self, t: int, i: int, j: int) -> bool:
         return t >= 1 and (i == j or bool(self.graphs(t)[i][j]))
@@ -95,15 +112,17 @@ class Nodes:
         W = np.zeros((n, n))  # line 3
         for i in range(n):
             away = [j for j in range(n) if j != i and self.has_edge(t, i, j)]
-            for j, w in self.rule(i, away, self.buff[i]).items():
+            scalars = self.buff_a[i] if self.corrected else [1.0] * n
+            seen = [x / a for x, a in zip(self.buff[i], scalars, strict=True)]
+            for j, w in self.rule(i, away, seen).items():
                 W[j, i] = w
             W[i, i] = 1 - W[:, i].sum()
         for i in range(n):  # line 6
             for j in range(n):
                 if self.has_edge(t, j, i):
-                    self.buff[i][j] = x_half[j].copy()
+                    self.buff[i][j], self.buff_a[i][j] = x_half[j].copy(), self.a[j]
                 elif not any(self.has_edge(s, j, i) for s in range(t - self.B + 1, t + 1)):
-                    self.buff[i][j] = x_half[i].copy()
+                    self.buff[i][j], self.buff_a[i][j] = x_half[i].copy(), self.a[i]
         self.a = [sum(W[i, j] * self.a[j] for j in range(n)) for i in range(n)]  # line 7
         self.x = [sum(W[i, j] * x_half[j] for j in range(n)) for i in range(n)]
         if also is not None:

@@ -29,4 +29,5 @@ WEIGHTINGS = {
     "lazy": ps.weighting.lazy(0.3),
     "moreau": ps.weighting.moreau(0.7, 0.2),
     "scale-free": ps.weighting.scale_free_moreau(1.3, 0.2),
+    "far-first": ps.weighting.far_first(1.3, 0.2),
 }

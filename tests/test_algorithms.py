@@ -16,6 +16,7 @@ RULES = {
     "lazy": reference.lazy_rule(0.3),
     "moreau": reference.moreau_rule(0.7, 0.2),
     "scale-free": reference.scale_free_rule(1.3, 0.2),
+    "far-first": reference.far_first_rule(1.3, 0.2),
 }
 LR, MOMENTUM = 0.11, 0.8
 
@@ -66,7 +67,7 @@ NAMES = [
     "MSGP",
     "S-ADDOPT",
     "QGM/moreau",
-    *(f"{m}/{w}" for m in ("SGAP", "MSGAP") for w in ("moreau", "scale-free", "lazy")),
+    *(f"{m}/{w}" for m in ("SGAP", "MSGAP") for w in ("moreau", "scale-free", "far-first", "lazy")),
 ]
 
 

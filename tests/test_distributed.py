@@ -23,6 +23,7 @@ def algorithms():
         "MSGP": ps.algorithms.msgp(0.05, 0.8),
         "SGAP": ps.algorithms.sgap(0.05, moreau),
         "MSGAP": ps.algorithms.msgap(0.05, 0.8, ps.weighting.scale_free_moreau()),
+        "far-first": ps.algorithms.sgap(0.05, ps.weighting.far_first()),
         "S-ADDOPT": ps.algorithms.s_addopt(0.05),
         "QGM": ps.algorithms.qgm(0.05, 0.8, moreau),
         "own weights": ps.algorithms.sgap(0.05, nearer_gets_less),
@@ -120,6 +121,7 @@ def test_equals_the_simulator_at_every_step(n):
 LARGE = [
     ("SGAP", "full", (BUCKET + 70_000, torch.float64)),  # more than one bucket
     ("MSGAP", "random", (BUCKET + 70_000, torch.float32)),
+    ("far-first", "random", (BUCKET + 70_000, torch.float64)),  # scalars differ
     ("S-ADDOPT", "exponential", (70_000, torch.float64)),  # more than short
     ("SGAP", "random", (70_000, torch.float64, torch.bfloat16)),  # rounded on the wire
     ("S-ADDOPT", "full", (300, torch.float64, torch.float16)),

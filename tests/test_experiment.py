@@ -60,6 +60,7 @@ ALGORITHMS = [
     ["algorithm.name=MSGP"],
     ["algorithm.name=SGAP"],
     ["algorithm.name=MSGAP", "topology.name=random"],
+    ["algorithm.name=MSGAP", "topology.name=random", "algorithm.weighting=far-first"],
     ["algorithm.name=S-ADDOPT", "topology.name=exponential"],
     ["algorithm.name=QGM", "topology.name=divide"],
     ["algorithm.optimizer=Adam", "algorithm.lr=0.005", "algorithm.schedule.kind=cosine"],

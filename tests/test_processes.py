@@ -71,7 +71,12 @@ def assert_close(mine, theirs, where="record"):
 
 CASES = {
     "SGAP": ["algorithm.name=SGAP", "topology.name=exponential"],
-    "MSGAP": ["topology.name=random", "algorithm.weighting=scale-free-moreau"],
+    "MSGAP": [
+        "algorithm.name=MSGAP",
+        "topology.name=random",
+        "algorithm.weighting=scale-free-moreau",
+    ],
+    "far-first": ["algorithm.name=SGAP", "topology.name=random", "algorithm.weighting=far-first"],
     "S-ADDOPT": ["algorithm.name=S-ADDOPT", "link.wire=bfloat16"],
     "AllReduce": ["algorithm.name=AllReduce", "algorithm.momentum=0.5"],
     "Adam": ["algorithm.optimizer=Adam", "algorithm.lr=0.005", "topology.name=divide"],

@@ -77,6 +77,26 @@ def test_scale_free_moreau_does_not_see_the_scale(scale, seed):
     torch.testing.assert_close(rule.matrix(full, d2)[:, 2], same[:, 2], rtol=1e-12, atol=0)
 
 
+@settings(max_examples=50, deadline=None)
+@given(scale=st.floats(1e-12, 1e12), seed=st.integers(0, 1000))
+def test_far_first_divides_what_uniform_weights_give_whatever_the_scale(scale, seed):
+    d2 = torch.from_numpy(np.random.default_rng(seed).exponential(size=(4, 4))).fill_diagonal_(0)
+    rule, full = weighting.far_first(1.0, 0.1), torch.ones(4, 4, dtype=torch.bool)
+    W = rule.matrix(full, d2)
+    torch.testing.assert_close(rule.matrix(full, scale * d2), W, rtol=1e-12, atol=0)
+    torch.testing.assert_close(W.diagonal(), torch.full((4,), 0.25).double(), rtol=0, atol=1e-15)
+    for i in range(4):
+        others = [j for j in range(4) if j != i]
+        assert d2[i, others].argsort().tolist() == W[others, i].argsort().tolist()
+
+
+def test_far_first_is_uniform_where_there_is_nothing_to_choose():
+    for adjacency, d2 in ((FULL_3, torch.zeros(3, 3)), (torch.eye(3).roll(1, 0), torch.rand(3, 3))):
+        ours = weighting.far_first().matrix(adjacency, d2)
+        uniform = weighting.uniform().matrix(adjacency, d2)
+        torch.testing.assert_close(ours, uniform, rtol=0, atol=1e-15)
+
+
 def test_a_node_that_heard_nobody_has_its_weights_on_the_floor():
     W = weighting.scale_free_moreau(1.0, 0.1).matrix(FULL_3, torch.zeros(3, 3))
     assert W[1, 0].item() == pytest.approx(0.1 * 0.9 / 1.1 / 3, rel=1e-14)
@@ -134,6 +154,8 @@ def test_the_floor_of_an_own_weighting_can_be_stated():
         (lambda: weighting.moreau(1.0, float("nan")), r"v = nan"),
         (lambda: weighting.scale_free_moreau(0.0), r"c = 0.0"),
         (lambda: weighting.scale_free_moreau(1.0, 2.0), r"v = 2.0"),
+        (lambda: weighting.far_first(0.0), r"c = 0.0: far-first weighting needs a finite c > 0"),
+        (lambda: weighting.far_first(1.0, 1.0), r"v = 1.0"),
         (lambda: weighting.lazy(0.0), r"c = 0.0: a lazy weighting needs 0 < c <= 1"),
         (lambda: weighting.lazy(1.5), r"c = 1.5"),
         (lambda: weighting.moreau("1", 0.1), r"k = '1': Moreau weighting needs"),
@@ -205,6 +227,7 @@ def test_an_own_function_may_change_what_it_is_given_and_must_return_a_matrix():
         ("moreau:k=0.1,v=0.2", "moreau(k=0.1, v=0.2)"),
         ("scale-free-moreau", "scale_free_moreau(c=1, v=0.1)"),
         ("scale-free-moreau:v=0.3", "scale_free_moreau(c=1, v=0.3)"),
+        ("far-first", "far_first(c=1, v=0.1)"),
     ],
 )
 def test_weightings_by_name(text, name):

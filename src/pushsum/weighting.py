@@ -41,6 +41,7 @@ class Weighting(ABC):
 
     name: str
     sight: Sight
+    corrected: bool  #: whether distances are those of y = x / a, not of x as in Algorithm 1
 
     @abstractmethod
     def matrix(self, adjacency: Tensor, squared_distances: Tensor) -> Tensor:
@@ -69,12 +70,17 @@ class Shares(Weighting):
         share: (K_i, d_ij^2, scale_i) -> w_ji, elementwise over edges i -> j, i != j: out-degree,
             squared distance, and the mean of node i's positive squared distances (0 if none).
         smallest: K_max -> the smallest share that can occur.
+        corrected: whether distances are those of corrected parameters.
+        proportional: whether shares only say how (K_i - 1) / K_i is divided, which is what uniform
+            weights give away.
     """
 
     name: str
     sight: Sight
     share: Callable[[Tensor, Tensor, Tensor], Tensor]
     smallest: Callable[[int], float]
+    corrected: bool = False
+    proportional: bool = False
 
     def matrix(self, adjacency: Tensor, squared_distances: Tensor) -> Tensor:
         adjacency, d2 = _checked(adjacency, squared_distances)
@@ -91,7 +97,12 @@ class Shares(Weighting):
         """The weights along a list of edges that holds every self-loop; (E,) float64."""
         degree = torch.bincount(senders, minlength=n).double()[senders]
         away = senders != receivers
-        return keep_the_rest(senders, away, self.share(degree, d2, scale), n)
+        shares = self.share(degree, d2, scale)
+        if self.proportional:
+            total = torch.zeros(n, dtype=torch.float64)
+            total.index_add_(0, senders, torch.where(away, shares, 0.0))
+            shares = shares / total[senders].clamp(min=1e-300) * ((degree - 1) / degree)
+        return keep_the_rest(senders, away, shares, n)
 
     def floor(self, max_degree: int) -> float:
         return self.smallest(max_degree) if max_degree > 1 else 1.0
@@ -106,6 +117,7 @@ class Own(Weighting):
     function: Matrix
     smallest: float
     sight: Sight = "buffers"
+    corrected: bool = False
 
     def matrix(self, adjacency: Tensor, squared_distances: Tensor) -> Tensor:
         adjacency, d2 = _checked(adjacency, squared_distances)
@@ -202,6 +214,42 @@ def scale_free_moreau(c: float = 1.0, v: float = 0.1) -> Weighting:
     )
 
 
+def far_first(c: float = 1.0, v: float = 0.1) -> Weighting:
+    """As much as uniform weights give, divided by distance: who is further away gets more.
+
+        w_ji = (K_i - 1) / K_i * s_ij / sum_l s_il,   s_ij = 1 + v - exp(-c d_ij^2 / mean d_i^2)
+
+    over the receivers j, l != i, with d_ij^2 = ||y_i - y_j||^2 between corrected parameters, as
+    node i last heard them. (Moreau weights give less the nearer everybody is, and follow the
+    scalars a as well, since they compare x.) A node with one receiver gives it 1/2, as uniform
+    weights do.
+
+    >>> d2 = torch.tensor([[0.0, 1.0, 4.0], [1.0, 0.0, 9.0], [4.0, 9.0, 0.0]])
+    >>> W = far_first().matrix(torch.ones(3, 3), d2)
+    >>> [round(w, 3) for w in W[:, 0].tolist()]  # node 0 keeps a third, as with uniform weights
+    [0.333, 0.216, 0.451]
+    """
+    if not (is_number(c) and c > 0 and isfinite(c)):
+        raise ValueError(f"c = {c!r}: far-first weighting needs a finite c > 0")
+    _check_v(v)
+
+    def share(K: Tensor, d2: Tensor, scale: Tensor) -> Tensor:
+        relative = torch.where(scale > 0, d2 / scale, 0.0)
+        return v - torch.expm1(-c * relative.nan_to_num(nan=1.0))  # inf / inf: about the mean
+
+    def smallest(K: int) -> float:  # one receiver at distance 0, the others far away
+        return (K - 1) / K * v / (v + (K - 2) * (1 + v))
+
+    return Shares(
+        f"far_first(c={c:g}, v={v:g})",
+        "buffers",
+        share,
+        smallest,
+        corrected=True,
+        proportional=True,
+    )
+
+
 def own(function: Matrix, floor: float = 1e-6) -> Weighting:
     """A weighting of your own, `function(adjacency, squared_distances) -> W`.
 
@@ -230,6 +278,7 @@ RULES: dict[str, Callable[..., Weighting]] = {
     "lazy": lazy,
     "moreau": moreau,
     "scale-free-moreau": scale_free_moreau,
+    "far-first": far_first,
 }
 
 
@@ -290,6 +339,8 @@ def warnings(weighting: Weighting, graphs: Topology) -> list[str]:
     """
     if not isinstance(weighting, Shares) or weighting.sight == "nothing" or graphs.unheard <= 0.5:
         return []
+    if weighting.proportional:
+        return []  # what such a link does not get, others do
     return [
         f"{weighting} on {graphs}: {100 * graphs.unheard:.0f} % of the links are one-way for good. "
         "Their senders never hear the receivers, and give them the smallest weight whatever the "

@@ -31,7 +31,8 @@ def topology(
         typer.Option(
             "--weighting",
             "-w",
-            help="uniform, lazy:c=0.5, moreau:k=0.1,v=0.1 or scale-free-moreau:c=1,v=0.1.",
+            help="uniform, lazy:c=0.5, moreau:k=0.1,v=0.1, scale-free-moreau:c=1,v=0.1 or "
+            "far-first:c=1,v=0.1.",
         ),
     ] = "uniform",
     inner: Annotated[

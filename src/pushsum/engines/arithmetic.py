@@ -21,41 +21,57 @@ def ring_bytes(n: int, node: int, size: int) -> int:
     return total * (node + 1) // n - total * node // n
 
 
-def distances(own: Tensor, other: Tensor, i: Tensor, j: Tensor) -> Tensor:
-    """||own[i] - other[j]||^2 for lists of rows; float64."""
+def distances(
+    own: Tensor, other: Tensor, i: Tensor, j: Tensor, scalars: tuple[Tensor, Tensor] | None = None
+) -> Tensor:
+    """||own[i] - other[j]||^2 for lists of rows; float64. With scalars, of rows divided by them."""
     by_pair = _long_rows if own.shape[1] >= LONG else _short_rows
-    return by_pair(own, other, i, j)
+    return by_pair(own, other, i, j, scalars)
 
 
-def block_distances(own: Tensor, other: Tensor) -> list[float]:
+def block_distances(
+    own: Tensor, other: Tensor, scalars: tuple[float, float] | None = None
+) -> list[float]:
     """The squared distance of two pieces of long rows, block by block; their sum is the whole."""
     work = _work(own)
     return [
-        _block_distance(own[first : first + BLOCK], other[first : first + BLOCK], work)
+        _block_distance(own[first : first + BLOCK], other[first : first + BLOCK], work, scalars)
         for first in range(0, len(own), BLOCK)
     ]
 
 
-def _block_distance(own: Tensor, other: Tensor, work: Tensor) -> float:
-    difference = torch.sub(own.to(work.dtype), other.to(work.dtype), out=work[: len(own)])
+def _block_distance(
+    own: Tensor, other: Tensor, work: Tensor, scalars: tuple[float, float] | None
+) -> float:
+    one, two = own.to(work.dtype), other.to(work.dtype)
+    if scalars is not None:
+        one, two = one / scalars[0], two / scalars[1]
+    difference = torch.sub(one, two, out=work[: len(own)])
     d2 = torch.dot(difference, difference).item()
     if 1e-30 < d2 < 1e30:
         return d2
-    difference = own.double() - other.double()  # perhaps beyond float32's reach
+    one, two = own.double(), other.double()  # perhaps beyond float32's reach
+    if scalars is not None:
+        one, two = one / scalars[0], two / scalars[1]
+    difference = one - two
     return torch.dot(difference, difference).item()
 
 
-def _long_rows(own: Tensor, other: Tensor, i: Tensor, j: Tensor) -> Tensor:
+def _long_rows(
+    own: Tensor, other: Tensor, i: Tensor, j: Tensor, scalars: tuple[Tensor, Tensor] | None
+) -> Tensor:
     """All pairs within a block of columns that stays in the cache."""
     pairs = list(zip(i.tolist(), j.tolist(), strict=True))
     if own is other:  # ||x_i - x_j|| = ||x_j - x_i||
         pairs = [(min(pair), max(pair)) for pair in pairs]
     d2 = dict.fromkeys(pairs, 0.0)
+    by = None if scalars is None else tuple(some.tolist() for some in scalars)
     work = _work(own[0])
     for first in range(0, own.shape[1], BLOCK):
         block = slice(first, first + BLOCK)
         for p, q in d2:
-            d2[p, q] += _block_distance(own[p, block], other[q, block], work)
+            of_pair = None if by is None else (by[0][p], by[1][q])
+            d2[p, q] += _block_distance(own[p, block], other[q, block], work, of_pair)
     return torch.tensor([d2[pair] for pair in pairs], dtype=torch.float64)
 
 
@@ -64,22 +80,36 @@ def _work(row: Tensor) -> Tensor:
     return torch.empty(min(BLOCK, len(row)), dtype=kind, device=row.device)
 
 
-def _short_rows(own: Tensor, other: Tensor, i: Tensor, j: Tensor) -> Tensor:
+def _short_rows(
+    own: Tensor, other: Tensor, i: Tensor, j: Tensor, scalars: tuple[Tensor, Tensor] | None
+) -> Tensor:
     """Some pairs at a time, so that their differences stay in the cache."""
-    d2 = _some_at_a_time(own, other, i, j, torch.promote_types(own.dtype, torch.float32))
+    kind = torch.promote_types(own.dtype, torch.float32)
+    d2 = _some_at_a_time(own, other, i, j, scalars, kind)
     extreme = ~((d2 > 1e-30) & (d2 < 1e30))  # perhaps beyond float32's reach
     if extreme.any():
-        d2[extreme] = _some_at_a_time(own, other, i[extreme], j[extreme], torch.float64)
+        i, j = i[extreme], j[extreme]
+        d2[extreme] = _some_at_a_time(own, other, i, j, scalars, torch.float64)
     return d2
 
 
-def _some_at_a_time(own: Tensor, other: Tensor, i: Tensor, j: Tensor, kind: torch.dtype) -> Tensor:
+def _some_at_a_time(
+    own: Tensor,
+    other: Tensor,
+    i: Tensor,
+    j: Tensor,
+    scalars: tuple[Tensor, Tensor] | None,
+    kind: torch.dtype,
+) -> Tensor:
     d2 = torch.empty(len(i), dtype=torch.float64)
     size = max(1, 2 * BLOCK // own.shape[1])
     for first in range(0, len(i), size):
         some = slice(first, first + size)
-        difference = own[i[some]].to(kind) - other[j[some]].to(kind)
-        d2[some] = difference.square_().sum(1)
+        one, two = own[i[some]].to(kind), other[j[some]].to(kind)
+        if scalars is not None:
+            one = one / scalars[0][i[some], None].to(kind)
+            two = two / scalars[1][j[some], None].to(kind)
+        d2[some] = (one - two).square_().sum(1)
     return d2
 
 

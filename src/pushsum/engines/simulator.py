@@ -134,6 +134,7 @@ class Snapshot(NamedTuple):
 
     step: int
     x: Tensor
+    a: Tensor | None = None  #: (n,), where distances are of x / a
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,7 +196,8 @@ class Network:
         held = tuple(_delivered(mix, v, out) for v, out in zip(values, sent, strict=True))
         self.seconds["weighting"] += weighted - start
         self.seconds["mixing"] += perf_counter() - weighted
-        snapshots = (Snapshot(t, sent[0]), *snapshots)[: weighting.depth(self.topology)]
+        scalars = values[1] if weighting.corrected else None
+        snapshots = (Snapshot(t, sent[0], scalars), *snapshots)[: weighting.depth(self.topology)]
         return Pushed(held, snapshots, weights)
 
     def average(self, value: Tensor) -> Tensor:
@@ -206,12 +208,20 @@ class Network:
         """A memory as named tensors and JSON."""
         snapshots: tuple[Snapshot, ...] = memory or ()
         tensors = {str(position): snapshot.x for position, snapshot in enumerate(snapshots)}
+        for position, snapshot in enumerate(snapshots):
+            if snapshot.a is not None:
+                tensors[f"{position}.a"] = snapshot.a
         return tensors, [snapshot.step for snapshot in snapshots]
 
     def restored(self, tensors: Mapping[str, Tensor], notes: Any) -> Any:
         """The memory that was saved."""
-        steps = enumerate(notes)
-        return tuple(Snapshot(step, tensors[str(position)]) for position, step in steps) or None
+        return (
+            tuple(
+                Snapshot(step, tensors[str(position)], tensors.get(f"{position}.a"))
+                for position, step in enumerate(notes)
+            )
+            or None
+        )
 
     def _weights(
         self, t: int, graph: Graph, weighting: Weighting, snapshots: tuple[Snapshot, ...]
@@ -334,16 +344,18 @@ def squared_distances(
 ) -> Tensor:
     """||x_ii^(buff) - x_ij^(buff)||^2 for a list of buffers (i, j, step j was heard); float64.
 
-    The own entry is what node i pushed in the last step.
+    The own entry is what node i pushed in the last step. Where snapshots have scalars, of x / a.
     """
     d2 = torch.zeros(len(holders), dtype=torch.float64)
     others = (steps != NEVER) & (holders != heard)
     if not others.any():
         return d2
-    for step, x in snapshots:
+    last = snapshots[0]
+    for step, x, a in snapshots:
         (of_step,) = ((steps == step) & others).nonzero(as_tuple=True)
         if len(of_step) > 0:
-            d2[of_step] = distances(snapshots[0].x, x, holders[of_step], heard[of_step])
+            scalars = None if last.a is None or a is None else (last.a, a)
+            d2[of_step] = distances(last.x, x, holders[of_step], heard[of_step], scalars)
     return d2
 
 

@@ -35,7 +35,7 @@ TOPOLOGIES = {
     "ring": "Ring",
 }
 _ALGORITHMS = ("SGP", "MSGP", "SGAP", "MSGAP", "S-ADDOPT", "QGM", "AllReduce")
-_WEIGHTINGS = ("moreau", "scale-free-moreau", "lazy", "uniform")
+_WEIGHTINGS = ("moreau", "scale-free-moreau", "far-first", "lazy", "uniform")
 
 _GRAPH = ("topology.inner", "topology.inter", "topology.period")  # of random alone
 _MOST_DIFFERENCES = 3  # that a setting's name spells out

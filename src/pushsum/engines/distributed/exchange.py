@@ -44,6 +44,7 @@ class Heard(NamedTuple):
 
     step: int
     x: Tensor  #: (d,)
+    a: float
 
 
 class Memory(NamedTuple):
@@ -126,11 +127,16 @@ class Exchange:
         """A memory as named tensors and JSON."""
         heard, d2 = memory or Memory({}, {})
         steps = {str(j): h.step for j, h in heard.items()}
-        return {str(j): h.x for j, h in heard.items()}, {"heard": steps, "d2": d2}
+        scalars = {str(j): h.a for j, h in heard.items()}
+        notes = {"heard": steps, "a": scalars, "d2": d2}
+        return {str(j): h.x for j, h in heard.items()}, notes
 
     def restored(self, tensors: Mapping[str, Tensor], notes: Any) -> Memory:
         """The memory that was saved; its tensors will be received into."""
-        heard = {int(j): Heard(step, tensors[j].clone()) for j, step in notes["heard"].items()}
+        heard = {
+            int(j): Heard(step, tensors[j].clone(), notes["a"][j])
+            for j, step in notes["heard"].items()
+        }
         return Memory(heard, {int(j): d2 for j, d2 in notes["d2"].items()})
 
     def weights(self, t: int, weighting: Weighting, d2: dict[int, float]) -> tuple[Tensor, Tensor]:
@@ -196,6 +202,7 @@ class Step:
         self.node, self.peers, self.ledger = exchange.peers.rank, exchange.peers, exchange.ledger
         self.mail = Mail(exchange.peers, t)
         self._own_a = float(a)
+        self._corrected = weighting.corrected
         local = self._local = t - exchange.start
         heard, d2 = memory or Memory({}, {})
         with self.ledger.spend("weighting", "weighting_exposed"):
@@ -263,7 +270,8 @@ class Step:
         with self.ledger.spend("weighting"):
             for j, step in self._next_wanted.items():
                 if step < self._local:
-                    self._look(j, self._heard[j].x, own, slice(0, len(own)))
+                    heard = self._heard[j]
+                    self._look(j, heard.x, heard.a, own, slice(0, len(own)))
         weights = self._weights_of_vectors()
         for bucket in reversed(self.buckets):
             for j in self.sources:
@@ -271,7 +279,7 @@ class Step:
                 if j in self._next_wanted:
                     exposed = ("weighting_exposed",) if self.mail.complete else ()
                     with self.ledger.spend("weighting", *exposed):
-                        self._look(j, self._in[0][j], own, bucket)
+                        self._look(j, self._in[0][j], self.scalars[j][0], own, bucket)
             for place, held in enumerate(self.held):
                 tag = self._tag(place, bucket)
                 if place > 0:
@@ -316,18 +324,23 @@ class Step:
     def memory(self) -> Memory:
         """What the next step needs."""
         for j in self.sources:
-            self._heard[j] = Heard(self._local, self._in[0][j])
+            self._heard[j] = Heard(self._local, self._in[0][j], self.scalars[j][0])
         return Memory(self._heard, {j: _sum(self._d2[j]) for j in self._next_wanted})
 
-    def _look(self, peer: int, theirs: Tensor, own: Tensor, bucket: slice) -> None:
+    def _look(self, peer: int, theirs: Tensor, a: float, own: Tensor, bucket: slice) -> None:
         """How far what a peer pushed is from what this node pushed itself."""
         found = self._d2.setdefault(peer, {})
+        scalars = (self._own_a, a) if self._corrected else None
         if len(own) < LONG:
             assert BUCKET >= LONG, "a short vector is one bucket, and here when that is"
             only = torch.zeros(1, dtype=torch.int64)
-            found[0] = distances(own[None], theirs[None], only, only).item()
+            both = None
+            if scalars is not None:
+                mine, their = torch.tensor(scalars, dtype=torch.float64)
+                both = mine[None], their[None]
+            found[0] = distances(own[None], theirs[None], only, only, both).item()
             return
-        parts = block_distances(own[bucket], theirs[bucket])
+        parts = block_distances(own[bucket], theirs[bucket], scalars)
         found |= dict(zip(range(bucket.start, bucket.stop, BLOCK), parts, strict=True))
 
     def _weights_of_vectors(self) -> dict[int, float]:
