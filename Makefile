@@ -47,6 +47,7 @@ study: $(VENV)/.installed ## run the study behind the evidence pages: many hours
 	  $(BIN)/pushsum sweep study/sweeps/$$sweep.yaml --into runs/study/$$sweep --jobs $(JOBS) || exit 1; \
 	done
 	@$(BIN)/pushsum report runs/study/table1 --into study/results/report
+	@mv study/results/report/report.html docs/evidence
 	@for step in consensus collect publish; do $(BIN)/python -m study.$$step || exit 1; done
 
 clean: ## remove .venv and everything else that was generated

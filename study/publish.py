@@ -10,20 +10,18 @@ import re
 from pathlib import Path
 
 from pushsum.drawing import save
-from study import RESULTS, figures
+from study import figures
 from study.numbers import Ended, runs
 from study.texts import TEXTS
 
 ROOT = Path(__file__).parent.parent
 IMAGES = ROOT / "docs" / "images"
-REPORT = ROOT / "docs" / "evidence" / "report.html"
 MARK = re.compile(r"<!-- study ([^<>]+) -->(.*?)<!-- end -->", flags=re.DOTALL)
 
 
 def main() -> None:
-    """Write pictures, the report, and what the pages ask for."""
+    """Write pictures, and what the pages ask for."""
     found = runs()
-    REPORT.write_bytes((RESULTS / "report" / "report.html").read_bytes())
     for name, picture in figures.all_of(found).items():
         save(picture, IMAGES / f"{name}.svg")
     for page in pages():

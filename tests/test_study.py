@@ -38,11 +38,6 @@ def test_the_pictures_show_the_results():
         assert (publish.IMAGES / f"{name}.svg").read_text() == picture, name
 
 
-def test_the_site_has_the_report_of_the_results():
-    kept = RESULTS / "report" / "report.html"
-    assert publish.REPORT.read_bytes() == kept.read_bytes()
-
-
 def run(seed: int, accuracy: float, **more: str) -> Ended:
     values = {"accuracy": str(accuracy)}
     return replace(Ended("table1", "SGP", "uniform", "full", seed, 0.8, "", values), **more)
@@ -133,6 +128,8 @@ def test_the_report_tells_what_the_results_tell():
         (r["algorithm"].partition(",")[0], spelled(r["weighting"]), r["topology"]): r for r in found
     }
     names = {"exponential": "Exp"}
+    text = (publish.ROOT / "docs" / "evidence" / "report.html").read_text()
+    page = {float(number) for number in re.findall(r">(\d\d\.\d\d)<small> ± ", text)}
     for method, (algorithm, weighting) in METHODS.items():
         for t in TOPOLOGIES:
             row = rows[algorithm, spelled(weighting), names.get(t, t.capitalize())]
@@ -140,6 +137,7 @@ def test_the_report_tells_what_the_results_tell():
             assert here is not None
             assert row["unfinished"] == "0"
             assert float(row["accuracy_mean"]) == pytest.approx(100 * here[0], abs=1e-3)
+            assert min(abs(100 * here[0] - shown) for shown in page) < 0.0051
 
 
 def test_what_was_given_is_told_apart_by_halves():

@@ -101,7 +101,7 @@ class Shares(Weighting):
         if self.proportional:
             total = torch.zeros(n, dtype=torch.float64)
             total.index_add_(0, senders, torch.where(away, shares, 0.0))
-            shares = shares / total[senders].clamp(min=1e-300) * ((degree - 1) / degree)
+            shares = shares / total[senders] * ((degree - 1) / degree)
         return keep_the_rest(senders, away, shares, n)
 
     def floor(self, max_degree: int) -> float:
@@ -337,10 +337,10 @@ def warnings(weighting: Weighting, graphs: Topology) -> list[str]:
     moreau(k=1, v=0.1) on ring(4): 100 % of the links are one-way for good. Their senders never hear
     the receivers, and give them the smallest weight whatever the distance: consider uniform
     """
-    if not isinstance(weighting, Shares) or weighting.sight == "nothing" or graphs.unheard <= 0.5:
+    if not isinstance(weighting, Shares) or weighting.sight == "nothing" or weighting.proportional:
+        return []  # of proportional shares, what such a link does not get, others do
+    if graphs.unheard <= 0.5:
         return []
-    if weighting.proportional:
-        return []  # what such a link does not get, others do
     return [
         f"{weighting} on {graphs}: {100 * graphs.unheard:.0f} % of the links are one-way for good. "
         "Their senders never hear the receivers, and give them the smallest weight whatever the "

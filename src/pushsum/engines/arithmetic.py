@@ -43,18 +43,25 @@ def block_distances(
 def _block_distance(
     own: Tensor, other: Tensor, work: Tensor, scalars: tuple[float, float] | None
 ) -> float:
-    one, two = own.to(work.dtype), other.to(work.dtype)
-    if scalars is not None:
-        one, two = one / scalars[0], two / scalars[1]
-    difference = torch.sub(one, two, out=work[: len(own)])
+    difference = _difference(own, other, scalars, work.dtype, work[: len(own)])
     d2 = torch.dot(difference, difference).item()
     if 1e-30 < d2 < 1e30:
         return d2
-    one, two = own.double(), other.double()  # perhaps beyond float32's reach
+    difference = _difference(own, other, scalars, torch.float64)  # perhaps beyond float32's reach
+    return torch.dot(difference, difference).item()
+
+
+def _difference(
+    own: Tensor,
+    other: Tensor,
+    scalars: tuple[Tensor, Tensor] | tuple[float, float] | None,
+    kind: torch.dtype,
+    out: Tensor | None = None,
+) -> Tensor:
+    one, two = own.to(kind), other.to(kind)
     if scalars is not None:
         one, two = one / scalars[0], two / scalars[1]
-    difference = one - two
-    return torch.dot(difference, difference).item()
+    return torch.sub(one, two, out=out)
 
 
 def _long_rows(
@@ -105,11 +112,9 @@ def _some_at_a_time(
     size = max(1, 2 * BLOCK // own.shape[1])
     for first in range(0, len(i), size):
         some = slice(first, first + size)
-        one, two = own[i[some]].to(kind), other[j[some]].to(kind)
-        if scalars is not None:
-            one = one / scalars[0][i[some], None].to(kind)
-            two = two / scalars[1][j[some], None].to(kind)
-        d2[some] = (one - two).square_().sum(1)
+        p, q = i[some], j[some]
+        of_pairs = scalars and (scalars[0][p, None].to(kind), scalars[1][q, None].to(kind))
+        d2[some] = _difference(own[p], other[q], of_pairs, kind).square_().sum(1)
     return d2
 
 
