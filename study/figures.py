@@ -7,17 +7,19 @@ from pushsum.drawing import svg
 from pushsum.drawing.charts import Panel, Series, chart_svg
 from study import RESULTS
 from study.collect import read
-from study.numbers import METHODS, TOPOLOGIES, Ended, chosen, of, spread
+from study.numbers import METHODS, TOPOLOGIES, Ended, of, spread
 
 ROWS = {  #: in the picture -> in `METHODS` and `OTHERS`
     "SGP": "SGP",
     "SGAP, lazy c=0.5": "SGAP, lazy",
     "SGAP, Moreau": "SGAP",
     "SGAP, scale-free": "SGAP, scale-free",
+    "SGAP, far-first": "SGAP, far-first",
     "MSGP": "MSGP",
     "MSGAP, lazy c=0.5": "MSGAP, lazy",
     "MSGAP, Moreau": "MSGAP",
     "MSGAP, scale-free": "MSGAP, scale-free",
+    "MSGAP, far-first": "MSGAP, far-first",
     "S-ADDOPT": "S-ADDOPT",
 }
 
@@ -35,8 +37,7 @@ def all_of(found: list[Ended]) -> dict[str, str]:
 
 def _dots(found: list[Ended]) -> str:
     """One dot per seed, a stroke at the mean; a column per topology, a row per method."""
-    some = chosen(found, sweep="table1")
-    accuracies = [100 * run["accuracy"] for run in some]
+    accuracies = [100 * run["accuracy"] for method in ROWS.values() for run in of(found, method)]
     low, high = min(accuracies, default=0) - 0.5, max(accuracies, default=100) + 0.5
     width, left, top, row = 900, 150, 86, 26
     panel = (width - left - 24) / len(TOPOLOGIES)
@@ -59,8 +60,8 @@ def _dots(found: list[Ended]) -> str:
             tick += step
         for line, method in enumerate(ROWS.values()):
             y = top + row * line + row / 2
-            here = of(some, method, topology=topology)
-            colour = svg.PALETTE[line // 4]
+            here = of(found, method, topology=topology)
+            colour = svg.PALETTE[line // 5]
             for run in here:
                 body.append(_dot(across(100 * run["accuracy"]), y, colour))
             mean = spread(here, "accuracy")

@@ -8,7 +8,8 @@ from statistics import fmean, stdev
 from study.collect import read
 
 TOPOLOGIES = ("full", "divide", "exponential", "random")
-LAZY, MOREAU, SCALE_FREE = "lazy(c=0.5)", "moreau(k=1, v=0.1)", "scale-free-moreau(c=1, v=0.1)"
+LAZY, FAR_FIRST = "lazy(c=0.5)", "far-first(c=1, v=0.1)"
+MOREAU, SCALE_FREE = "moreau(k=1, v=0.1)", "scale-free-moreau(c=1, v=0.1)"
 
 METHODS = {  #: of the paper: the name in the table -> algorithm and weighting
     "SGP": ("SGP", "uniform"),
@@ -22,6 +23,8 @@ OTHERS = {  #: what else was tried in the paper's place
     "MSGAP, lazy": ("MSGAP", LAZY),
     "SGAP, scale-free": ("SGAP", SCALE_FREE),
     "MSGAP, scale-free": ("MSGAP", SCALE_FREE),
+    "SGAP, far-first": ("SGAP", FAR_FIRST),
+    "MSGAP, far-first": ("MSGAP", FAR_FIRST),
     "QGM": ("QGM", "uniform"),
     "QGM, Moreau": ("QGM", MOREAU),
 }
@@ -78,7 +81,7 @@ def among(found: Iterable[Ended], *sweeps: str, **wanted: str | float) -> list[E
 def of(found: Iterable[Ended], method: str, **more: str | float) -> list[Ended]:
     """The runs of a method as the paper has it, or, where `changed` is given, so changed."""
     algorithm, weighting = (METHODS | OTHERS)[method]
-    some = found if "changed" in more else among(found, "table1", "momentum")
+    some = found if "changed" in more else among(found, "table1", "far-first", "momentum")
     return chosen(some, algorithm=algorithm, weighting=weighting, **more)
 
 

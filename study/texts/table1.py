@@ -117,6 +117,19 @@ def cost(found: list[Ended]) -> str:
     return table(["sweep", "runs", "hours of one core", "on a quiet machine"], rows)
 
 
+def again(found: list[Ended]) -> str:
+    """Of the repeated runs, how many ended in the same accuracy, loss and distance."""
+    compared = ("accuracy", "loss", "distance", "mean square")
+    first = {_cell(run): run for run in chosen(found, sweep="table1")}
+    second = chosen(found, sweep="again")
+    same = [all(run[c] == first[_cell(run)][c] for c in compared) for run in second]
+    return f"{sum(same)} of {len(same)}"
+
+
+def _cell(run: Ended) -> tuple[str, str, str, int]:
+    return run.algorithm, run.weighting, run.topology, run.seed
+
+
 def parameters(found: list[Ended]) -> str:
     """Of the network that was trained."""
     return f"{int(of(found, 'SGP')[0]['parameters']):,}"
@@ -131,5 +144,6 @@ TEXTS: dict[str, Text] = {
     "start": start,
     "quickdraw": hundred_classes,
     "cost": cost,
+    "again": again,
     "parameters": parameters,
 }
