@@ -27,13 +27,13 @@ def distances(found: list[Ended]) -> str:
     return table(["N", *(h for name in names for h in (name, "allowed"))], rows)
 
 
-def slopes(found: list[Ended]) -> str:
+def slopes(found: list[Ended], column: str = "distance") -> str:
     """distance ~ N^slope, by least squares over the logarithms, for N >= 4."""
     many = [n for n in dict.fromkeys(row["nodes"] for row in read("consensus")) if int(n) >= 4]
     slopes = []
     for graph, rule in DISTANCES:
         points = [
-            (log(int(n)), log(float(row["distance"]))) for n in many for row in _of(graph, rule, n)
+            (log(int(n)), log(float(row[column]))) for n in many for row in _of(graph, rule, n)
         ]
         mx, my = fmean(x for x, _ in points), fmean(y for _, y in points)
         slope = sum((x - mx) * (y - my) for x, y in points) / sum((x - mx) ** 2 for x, _ in points)
