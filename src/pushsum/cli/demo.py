@@ -77,6 +77,7 @@ def demo(
         if not as_json:
             show(_digits_table(cells, epochs))
             typer.echo(f"Report: {into / 'report.html'}")
+            typer.echo("One seed on easy data ranks nothing; README tells what was measured.")
     if as_json:
         typer.echo(json.dumps(answer, indent=2))
 
