@@ -86,17 +86,20 @@ def start(found: list[Ended]) -> str:
 
 
 def hundred_classes(found: list[Ended]) -> str:
-    """Quick Draw, and the difference from SGP over the same seeds."""
-    here = chosen(found, sweep="quickdraw", changed="data.name=quickdraw")
-    by = {
-        key: [run for run in here if (run.algorithm, run.weighting) == key]
-        for key in dict.fromkeys((run.algorithm, run.weighting) for run in here)
+    """Quick Draw: accuracies, and differences over the same seeds."""
+    some = [run for run in found if run.sweep == "quickdraw"]
+    where = ("divide", "exponential", "random")
+    methods = (*METHODS, "MSGAP, far-first")
+    runs = {
+        (m, t): of(some, m, topology=t, changed="data.name=quickdraw")
+        for m in methods
+        for t in where
     }
-    rows = [
-        [", ".join(key), percent(some), points(difference(some, by["SGP", "uniform"], "accuracy"))]
-        for key, some in by.items()
-    ]
-    return table(["100 classes", "accuracy, %", "− SGP"], rows)
+    rows = [[m, *(percent(runs[m, t]) for t in where)] for m in methods]
+    for one, other in (*PAIRS, ("MSGAP, far-first", "MSGP"), ("MSGAP, far-first", "MSGAP")):
+        gaps = (difference(runs[one, t], runs[other, t], "accuracy") for t in where)
+        rows.append([f"{one} − {other}", *map(points, gaps)])
+    return table(["100 classes, %", *(t.capitalize() for t in where)], rows)
 
 
 def cost(found: list[Ended]) -> str:
