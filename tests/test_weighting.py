@@ -97,6 +97,20 @@ def test_far_first_is_uniform_where_there_is_nothing_to_choose():
         torch.testing.assert_close(ours, uniform, rtol=0, atol=1e-15)
 
 
+def test_far_first_remembers_nothing_where_every_node_has_one_receiver():
+    rule, graphs = weighting.far_first(), ps.topology.exponential(6)
+    assert rule.depth(graphs) == rule.depth(ps.topology.ring(4)) == 0
+    assert rule.depth(ps.topology.full(6)) == 1
+    targets, x0 = torch.randn(6, 3).double(), torch.zeros(6, 3).double()
+
+    def end(weights):
+        sgap = ps.algorithms.sgap(0.1, weights)
+        *_, last = ps.iterate(sgap, graphs, lambda y, t: y - targets, x0, steps=9)
+        return last.x
+
+    assert torch.equal(end(rule), end(weighting.uniform()))
+
+
 def test_a_node_that_heard_nobody_has_its_weights_on_the_floor():
     W = weighting.scale_free_moreau(1.0, 0.1).matrix(FULL_3, torch.zeros(3, 3))
     assert W[1, 0].item() == pytest.approx(0.1 * 0.9 / 1.1 / 3, rel=1e-14)

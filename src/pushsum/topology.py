@@ -438,7 +438,7 @@ class Random(Topology):
     def cycle(self) -> None:
         return None
 
-    @property
+    @cached_property
     def degrees(self) -> tuple[int, int]:
         if self.open_every == 1:
             return self.n, self.n

@@ -51,11 +51,16 @@ class Weighting(ABC):
     def floor(self, max_degree: int) -> float:
         """delta of Definition 1: no positive weight is smaller, if out-degrees are at most this."""
 
+    def looks(self, graphs: Topology) -> Sight:
+        """What it must know on these graphs."""
+        return self.sight
+
     def depth(self, graphs: Topology) -> int:
         """How many steps back it looks, on these graphs."""
-        if self.sight == "nothing":
+        sight = self.looks(graphs)
+        if sight == "nothing":
             return 0
-        return graphs.lookback if self.sight == "neighbours" else graphs.period
+        return graphs.lookback if sight == "neighbours" else graphs.period
 
     def __repr__(self) -> str:
         return self.name
@@ -106,6 +111,10 @@ class Shares(Weighting):
 
     def floor(self, max_degree: int) -> float:
         return self.smallest(max_degree) if max_degree > 1 else 1.0
+
+    def looks(self, graphs: Topology) -> Sight:
+        nobody_to_prefer = self.proportional and graphs.degrees[1] <= 2
+        return "nothing" if nobody_to_prefer else self.sight
 
 
 @final

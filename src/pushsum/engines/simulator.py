@@ -230,9 +230,10 @@ class Network:
         n, senders, receivers = graph.n, graph.senders, graph.receivers
         nothing = torch.zeros(len(senders), dtype=torch.float64)
         if isinstance(weighting, Shares):
-            if weighting.sight == "nothing":
+            sight = weighting.looks(self.topology)
+            if sight == "nothing":
                 return weighting.along(senders, receivers, n, nothing, nothing)
-            if weighting.sight == "neighbours":
+            if sight == "neighbours":
                 heard = self.topology.last_heard(t)
                 d2 = squared_distances(senders, receivers, heard, snapshots)
                 return weighting.along(senders, receivers, n, d2, nothing)

@@ -162,10 +162,10 @@ class Exchange:
 
     def wanted(self, t: int, weighting: Weighting) -> dict[int, int]:
         """Whose distance the weights of step t look at: peer -> the step it was heard."""
-        node = self.peers.rank
-        if weighting.sight == "nothing":
+        node, sight = self.peers.rank, weighting.looks(self.topology)
+        if sight == "nothing":
             return {}
-        if weighting.sight == "neighbours":
+        if sight == "neighbours":
             senders, receivers = self.topology.edges(t)
             mine = (senders == node) & (receivers != node)
             pairs = zip(receivers[mine], self.topology.last_heard(t)[mine], strict=True)
