@@ -88,7 +88,7 @@ def start(found: list[Ended]) -> str:
 def hundred_classes(found: list[Ended]) -> str:
     """Quick Draw: accuracies, and differences over the same seeds."""
     some = [run for run in found if run.sweep == "quickdraw"]
-    where = ("divide", "exponential", "random")
+    where = ("divide", "random")
     methods = (*METHODS, "MSGAP, far-first")
     runs = {
         (m, t): of(some, m, topology=t, changed="data.name=quickdraw")
