@@ -72,8 +72,8 @@ def far_first_rule(c: float, v: float) -> Rule:
     def rule(i: int, away: list[int], buffers: list[Array]) -> dict[int, float]:
         d2 = [float(np.sum((buffers[i] - b) ** 2)) for b in buffers]
         positive = [d for d in d2 if d > 0]
-        k = c * len(positive) / sum(positive) if positive else 1.0
-        parts = {j: 1 + v - np.exp(-k * d2[j]) for j in away}
+        mean = sum(positive) / len(positive) if positive else 1.0
+        parts = {j: 1 + v - np.exp(-c * (d2[j] or mean) / mean) for j in away}
         K = len(away) + 1
         return {j: (K - 1) / K * part / sum(parts.values()) for j, part in parts.items()}
 

@@ -97,6 +97,13 @@ def test_far_first_is_uniform_where_there_is_nothing_to_choose():
         torch.testing.assert_close(ours, uniform, rtol=0, atol=1e-15)
 
 
+def test_far_first_does_not_starve_whom_it_never_hears():
+    d2 = torch.tensor([[0.0, 1.0, 4.0, 0.0], *[[0.0] * 4] * 3])  # node 0 has not heard node 3
+    given = weighting.far_first(1.0, 0.1).matrix(torch.ones(4, 4, dtype=torch.bool), d2)[:, 0]
+    share = 1.1 - torch.tensor([1 / 2.5, 4 / 2.5, 1.0]).neg().exp()
+    torch.testing.assert_close(given[1:], (0.75 * share / share.sum()).double(), rtol=1e-6, atol=0)
+
+
 def test_far_first_remembers_nothing_where_every_node_has_one_receiver():
     rule, graphs = weighting.far_first(), ps.topology.exponential(6)
     assert rule.depth(graphs) == rule.depth(ps.topology.ring(4)) == 0

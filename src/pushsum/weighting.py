@@ -229,9 +229,9 @@ def far_first(c: float = 1.0, v: float = 0.1) -> Weighting:
         w_ji = (K_i - 1) / K_i * s_ij / sum_l s_il,   s_ij = 1 + v - exp(-c d_ij^2 / mean d_i^2)
 
     over the receivers j, l != i, with d_ij^2 = ||y_i - y_j||^2 between corrected parameters, as
-    node i last heard them. (Moreau weights give less the nearer everybody is, and follow the
-    scalars a as well, since they compare x.) A node with one receiver gives it 1/2, as uniform
-    weights do.
+    node i last heard them; one that it has not heard counts as being at the mean. (Moreau weights
+    give less the nearer everybody is, and follow the scalars a as well, since they compare x.) A
+    node with one receiver gives it 1/2, as uniform weights do.
 
     >>> d2 = torch.tensor([[0.0, 1.0, 4.0], [1.0, 0.0, 9.0], [4.0, 9.0, 0.0]])
     >>> W = far_first().matrix(torch.ones(3, 3), d2)
@@ -243,7 +243,7 @@ def far_first(c: float = 1.0, v: float = 0.1) -> Weighting:
     _check_v(v)
 
     def share(K: Tensor, d2: Tensor, scale: Tensor) -> Tensor:
-        relative = torch.where(scale > 0, d2 / scale, 0.0)
+        relative = torch.where(d2 > 0, d2 / scale, 1.0)
         return v - torch.expm1(-c * relative.nan_to_num(nan=1.0))  # inf / inf: about the mean
 
     def smallest(K: int) -> float:  # one receiver at distance 0, the others far away
