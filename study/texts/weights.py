@@ -57,6 +57,17 @@ def adaptive(found: list[Ended]) -> str:
     return table(["points, mean of the topologies", "difference"], rows)
 
 
+def far_first(found: list[Ended]) -> str:
+    """far-first weights against uniform ones and Moreau's."""
+    rows = []
+    for family, uniform in FAMILIES.items():
+        one = f"{family}, far-first"
+        for other in (uniform, family):
+            gaps = (gap(found, one, other, t) for t in (*TOPOLOGIES, ""))
+            rows.append([f"{one} − {other}", *gaps])
+    return table(["points", *TITLES, "all four"], rows)
+
+
 def _middle(some: list[Ended], column: str) -> float | None:
     """The mean of a column over the records from a quarter to three quarters of the runs."""
     runs = {run.values["run"]: int(run["steps"]) for run in some}
@@ -153,6 +164,7 @@ def momentum(found: list[Ended]) -> str:
 TEXTS: dict[str, Text] = {
     "weights": weights,
     "adaptive": adaptive,
+    "far-first": far_first,
     "given": given,
     "apart": apart,
     "dials": dials,

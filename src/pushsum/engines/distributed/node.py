@@ -33,7 +33,7 @@ class PushSum:
     parameters along the edges of the step and takes up what it receives. The model's parameters
     are the corrected ones, y = x / a; the node keeps x and a.
 
-        node = ps.PushSum(model, optimizer, topology="exponential", weighting="moreau:k=1,v=0.1")
+        node = ps.PushSum(model, optimizer, topology="exponential", weighting="far-first")
         for inputs, targets in loader:
             optimizer.zero_grad()
             loss(model(inputs), targets).backward()
@@ -58,7 +58,8 @@ class PushSum:
         optimizer: any of torch.optim. None: call `push()` yourself after every step, e.g. where a
             GradScaler may skip `optimizer.step()`.
         topology: a name of `pushsum.topology` or a topology of as many nodes as processes.
-        weighting: a line like "moreau:k=0.1,v=0.1", one of `pushsum.weighting`, or a function.
+        weighting: a line like "far-first" or "moreau:k=0.1,v=0.1", one of `pushsum.weighting`, or
+            a function.
         overlap: send parameters while the backward pass goes on: each one is moved as soon as its
             gradient is there. Not for loops that look at gradients between `backward()` and
             `step()` (clipping, scaling); accumulate within `accumulate()`.
