@@ -67,7 +67,7 @@ def scale_free_rule(c: float, v: float) -> Rule:
 
 
 def far_first_rule(c: float, v: float) -> Rule:
-    """Not the paper's; `buffers` are corrected ones here."""
+    """Not the paper's; `buffers` are corrected ones, and who was not heard is at no distance."""
 
     def rule(i: int, away: list[int], buffers: list[Array]) -> dict[int, float]:
         d2 = [float(np.sum((buffers[i] - b) ** 2)) for b in buffers]

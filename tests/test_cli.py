@@ -175,7 +175,7 @@ def test_version(pushsum):
         (["topology", "random", "--seed", "-1"], "seed = -1: a seed is an integer >= 0"),
         (["topology", "full", "-w", "moreau:k=0,v=0.1"], "k = 0.0: Moreau weighting needs"),
         (["topology", "full", "-w", "moreau:k=nan,v=0.1"], "k = nan: Moreau weighting needs"),
-        (["topology", "full", "-w", "moreau:k=1,v=1"], "v = 1.0: Moreau weighting needs 0 < v < 1"),
+        (["topology", "full", "-w", "moreau:k=1,v=1"], "v = 1.0: this weighting needs 0 < v < 1"),
         (["topology", "full", "-w", "moreau:k=1"], "moreau needs v, e.g. moreau:k=0.1,v=0.1"),
         (["topology", "full", "-w", "lazy:k=1"], "lazy takes c, not 'k'"),
         (["topology", "full", "-w", "lazy:c=x"], "c needs a number, not 'x'"),

@@ -98,10 +98,22 @@ def test_far_first_is_uniform_where_there_is_nothing_to_choose():
 
 
 def test_far_first_does_not_starve_whom_it_never_hears():
-    d2 = torch.tensor([[0.0, 1.0, 4.0, 0.0], *[[0.0] * 4] * 3])  # node 0 has not heard node 3
-    given = weighting.far_first(1.0, 0.1).matrix(torch.ones(4, 4, dtype=torch.bool), d2)[:, 0]
-    share = 1.1 - torch.tensor([1 / 2.5, 4 / 2.5, 1.0]).neg().exp()
-    torch.testing.assert_close(given[1:], (0.75 * share / share.sum()).double(), rtol=1e-6, atol=0)
+    links = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 0, 1, 0], [0, 1, 0, 1]])  # 3 not to 0
+    targets = torch.tensor([[0.0], [1.0], [5.0], [2.0]]).double()
+    far_first = ps.algorithms.sgap(0.1, weighting.far_first())
+    graphs, x0 = ps.topology.from_graphs([links]), torch.zeros(4, 1).double()
+    for r in ps.iterate(far_first, graphs, lambda y, t: y - targets, x0, steps=20):
+        if r.t > 1:  # it counts as being at the mean, between those that are heard
+            assert r.W[1, 0] < r.W[3, 0] < r.W[2, 0]
+
+
+def test_far_first_takes_who_agrees_as_near():
+    far = torch.ones(4, 4).fill_diagonal_(0)
+    for nearly in (0.0, 1e-9):
+        far[0, 1] = nearly
+        given = weighting.far_first(1.0, 0.1).matrix(torch.ones(4, 4), far)[:, 0]
+        assert given[1] < 0.05
+        assert given[2] > 0.34
 
 
 def test_far_first_remembers_nothing_where_every_node_has_one_receiver():
@@ -121,6 +133,23 @@ def test_far_first_remembers_nothing_where_every_node_has_one_receiver():
 def test_a_node_that_heard_nobody_has_its_weights_on_the_floor():
     W = weighting.scale_free_moreau(1.0, 0.1).matrix(FULL_3, torch.zeros(3, 3))
     assert W[1, 0].item() == pytest.approx(0.1 * 0.9 / 1.1 / 3, rel=1e-14)
+
+
+@pytest.mark.parametrize("corrected", [False, True])
+def test_nodes_that_agree_are_apart_in_x_but_not_in_y(corrected):
+    seen = []
+
+    def thirds(adjacency, d2):
+        seen.append(d2.max().item())
+        away = adjacency.T.double().fill_diagonal_(0) / 3
+        return away + torch.diag(1 - away.sum(0))
+
+    links = torch.tensor([[1, 1, 1], [1, 1, 0], [0, 1, 1]])  # gives and gets differ: so do scalars
+    sgap = ps.algorithms.sgap(0.1, weighting.own(thirds, corrected=corrected))
+    graphs, x0 = ps.topology.from_graphs([links]), torch.ones(3, 2).double()
+    *_, last = ps.iterate(sgap, graphs, lambda y, t: torch.zeros_like(y), x0, steps=9)
+    assert last.a.max() > 1.2
+    assert seen[-1] == pytest.approx(0, abs=1e-24) if corrected else seen[-1] > 0.1
 
 
 def test_float32_results_of_a_plain_function_still_conserve_mass():
@@ -170,7 +199,7 @@ def test_the_floor_of_an_own_weighting_can_be_stated():
         (lambda: weighting.moreau(-1.0, 0.1), r"k = -1.0"),
         (lambda: weighting.moreau(float("nan"), 0.1), r"k = nan"),
         (lambda: weighting.moreau(float("inf"), 0.1), r"k = inf"),
-        (lambda: weighting.moreau(1.0, 0.0), r"v = 0.0: Moreau weighting needs 0 < v < 1"),
+        (lambda: weighting.moreau(1.0, 0.0), r"v = 0.0: this weighting needs 0 < v < 1"),
         (lambda: weighting.moreau(1.0, 1.0), r"v = 1.0"),
         (lambda: weighting.moreau(1.0, float("nan")), r"v = nan"),
         (lambda: weighting.scale_free_moreau(0.0), r"c = 0.0"),
@@ -180,7 +209,7 @@ def test_the_floor_of_an_own_weighting_can_be_stated():
         (lambda: weighting.lazy(0.0), r"c = 0.0: a lazy weighting needs 0 < c <= 1"),
         (lambda: weighting.lazy(1.5), r"c = 1.5"),
         (lambda: weighting.moreau("1", 0.1), r"k = '1': Moreau weighting needs"),
-        (lambda: weighting.moreau(1.0, "0.1"), r"v = '0.1': Moreau weighting needs"),
+        (lambda: weighting.moreau(1.0, "0.1"), r"v = '0.1': this weighting needs"),
         (lambda: weighting.own(lambda a, d: a, floor=0.0), r"floor = 0.0"),
         (lambda: weighting.as_weighting(0.5), r"weighting = 0.5: give one of"),
         (lambda: weighting.as_weighting(weighting.uniform), r"weighting = uniform: call it"),

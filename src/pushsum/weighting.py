@@ -76,8 +76,10 @@ class Shares(Weighting):
             squared distance, and the mean of node i's positive squared distances (0 if none).
         smallest: K_max -> the smallest share that can occur.
         corrected: whether distances are those of corrected parameters.
-        proportional: whether shares only say how (K_i - 1) / K_i is divided, which is what uniform
-            weights give away.
+        proportional: whether shares only say how (K_i - 1) / K_i is shared out, which is what
+            uniform weights give away.
+        unheard_at_mean: whether a neighbour that node i has not heard counts as being at scale_i;
+            in Algorithm 1 its distance is 0.
     """
 
     name: str
@@ -86,6 +88,7 @@ class Shares(Weighting):
     smallest: Callable[[int], float]
     corrected: bool = False
     proportional: bool = False
+    unheard_at_mean: bool = False
 
     def matrix(self, adjacency: Tensor, squared_distances: Tensor) -> Tensor:
         adjacency, d2 = _checked(adjacency, squared_distances)
@@ -224,14 +227,15 @@ def scale_free_moreau(c: float = 1.0, v: float = 0.1) -> Weighting:
 
 
 def far_first(c: float = 1.0, v: float = 0.1) -> Weighting:
-    """As much as uniform weights give, divided by distance: who is further away gets more.
+    """As much as uniform weights give, and more of it to those who are further away.
 
         w_ji = (K_i - 1) / K_i * s_ij / sum_l s_il,   s_ij = 1 + v - exp(-c d_ij^2 / mean d_i^2)
 
     over the receivers j, l != i, with d_ij^2 = ||y_i - y_j||^2 between corrected parameters, as
-    node i last heard them; one that it has not heard counts as being at the mean. (Moreau weights
-    give less the nearer everybody is, and follow the scalars a as well, since they compare x.) A
-    node with one receiver gives it 1/2, as uniform weights do.
+    node i last heard them, and the mean of the positive ones in its live buffers; one that it has
+    not heard counts as being at the mean. (Moreau weights give less the nearer everybody is, and
+    follow the scalars a as well, since they compare x.) A node with one receiver gives it 1/2, as
+    uniform weights do.
 
     >>> d2 = torch.tensor([[0.0, 1.0, 4.0], [1.0, 0.0, 9.0], [4.0, 9.0, 0.0]])
     >>> W = far_first().matrix(torch.ones(3, 3), d2)
@@ -243,7 +247,7 @@ def far_first(c: float = 1.0, v: float = 0.1) -> Weighting:
     _check_v(v)
 
     def share(K: Tensor, d2: Tensor, scale: Tensor) -> Tensor:
-        relative = torch.where(d2 > 0, d2 / scale, 1.0)
+        relative = torch.where(scale > 0, d2 / scale, 0.0)
         return v - torch.expm1(-c * relative.nan_to_num(nan=1.0))  # inf / inf: about the mean
 
     def smallest(K: int) -> float:  # one receiver at distance 0, the others far away
@@ -256,15 +260,17 @@ def far_first(c: float = 1.0, v: float = 0.1) -> Weighting:
         smallest,
         corrected=True,
         proportional=True,
+        unheard_at_mean=True,
     )
 
 
-def own(function: Matrix, floor: float = 1e-6) -> Weighting:
+def own(function: Matrix, floor: float = 1e-6, corrected: bool = False) -> Weighting:
     """A weighting of your own, `function(adjacency, squared_distances) -> W`.
 
     Its result is checked against Definition 1 at every step, with `floor` as delta. A rounding
     gap below 1e-6 in a column's sum is closed on the diagonal, so that mass is conserved exactly.
-    A plain function may be given wherever a weighting is expected; `own` is there for the floor.
+    Distances are those of x, as in Algorithm 1, or, if `corrected`, those of y = x / a. A plain
+    function may be given wherever a weighting is expected; `own` is there for the rest.
 
     >>> def half_stays(adjacency, squared_distances):
     ...     away = adjacency.T.double().fill_diagonal_(0)
@@ -278,7 +284,7 @@ def own(function: Matrix, floor: float = 1e-6) -> Weighting:
     if not (is_number(floor) and 0 < floor <= 1):
         raise ValueError(f"floor = {floor!r}: the smallest weight lies in (0, 1]")
     name = getattr(function, "__name__", type(function).__name__)
-    return Own(name, function, floor)
+    return Own(name, function, floor, corrected=corrected)
 
 
 #: The rules by the names that `parse` knows; their dials are their parameters.
@@ -346,9 +352,9 @@ def warnings(weighting: Weighting, graphs: Topology) -> list[str]:
     moreau(k=1, v=0.1) on ring(4): 100 % of the links are one-way for good. Their senders never hear
     the receivers, and give them the smallest weight whatever the distance: consider uniform
     """
-    if not isinstance(weighting, Shares) or weighting.sight == "nothing" or weighting.proportional:
-        return []  # of proportional shares, what such a link does not get, others do
-    if graphs.unheard <= 0.5:
+    if not isinstance(weighting, Shares) or weighting.sight == "nothing":
+        return []
+    if weighting.unheard_at_mean or graphs.unheard <= 0.5:
         return []
     return [
         f"{weighting} on {graphs}: {100 * graphs.unheard:.0f} % of the links are one-way for good. "
@@ -475,4 +481,4 @@ def is_number(value: object) -> bool:
 
 def _check_v(v: float) -> None:
     if not (is_number(v) and 0 < v < 1):
-        raise ValueError(f"v = {v!r}: Moreau weighting needs 0 < v < 1")
+        raise ValueError(f"v = {v!r}: this weighting needs 0 < v < 1")

@@ -247,8 +247,10 @@ class Network:
         if isinstance(weighting, Shares):
             total = torch.zeros(n, dtype=torch.float64).index_add_(0, holder, live)
             positive = torch.bincount(holder[live > 0], minlength=n).clamp(min=1)
-            d2 = _look_up(holder * n + heard_node, live, senders * n + receivers)
-            return weighting.along(senders, receivers, n, d2, (total / positive)[senders])
+            scale = (total / positive)[senders]
+            missing = scale if weighting.unheard_at_mean else nothing
+            d2 = _look_up(holder * n + heard_node, live, senders * n + receivers, missing)
+            return weighting.along(senders, receivers, n, d2, scale)
         d2 = torch.zeros(n, n, dtype=torch.float64)
         d2[holder, heard_node] = live
         return weighting.matrix(self.topology.adjacency(t), d2)[receivers, senders]
@@ -360,12 +362,12 @@ def squared_distances(
     return d2
 
 
-def _look_up(keys: Tensor, values: Tensor, wanted: Tensor) -> Tensor:
-    """values[position of wanted in the sorted keys], 0 where it is not among them."""
+def _look_up(keys: Tensor, values: Tensor, wanted: Tensor, missing: Tensor) -> Tensor:
+    """values[position of wanted in the sorted keys], or what stands for it where it is missing."""
     if len(keys) == 0:
-        return torch.zeros(len(wanted), dtype=values.dtype)
+        return missing
     position = torch.searchsorted(keys, wanted).clamp(max=len(keys) - 1)
-    return torch.where(keys[position] == wanted, values[position], 0.0)
+    return torch.where(keys[position] == wanted, values[position], missing)
 
 
 # --------------------------------------------------------------------------- at the door

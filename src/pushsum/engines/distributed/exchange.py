@@ -151,14 +151,15 @@ class Exchange:
             return receivers, weighting.matrix(adjacency, row)[receivers, node]
         senders, receivers = self.topology.edges(t)
         receivers = receivers[senders == node]
-        near = torch.tensor([d2.get(j, 0.0) for j in receivers.tolist()], dtype=torch.float64)
         total, positive = 0.0, 0
         for peer in sorted(d2):
             total += d2[peer]
             positive += d2[peer] > 0
-        scale = torch.full_like(near, total / max(1, positive))
+        scale = total / max(1, positive)
+        missing = scale if weighting.unheard_at_mean else 0.0
+        near = torch.tensor([d2.get(j, missing) for j in receivers.tolist()], dtype=torch.float64)
         own = torch.full_like(receivers, node)
-        return receivers, weighting.along(own, receivers, n, near, scale)
+        return receivers, weighting.along(own, receivers, n, near, torch.full_like(near, scale))
 
     def wanted(self, t: int, weighting: Weighting) -> dict[int, int]:
         """Whose distance the weights of step t look at: peer -> the step it was heard."""
