@@ -21,7 +21,7 @@ model = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
 # overlap: parameters leave while the backward pass still goes on
-node = ps.PushSum(model, optimizer, "exponential", "far-first", overlap=True)
+node = ps.PushSum(model, optimizer, "exponential", overlap=True)
 
 mine = torch.from_numpy(ps.data.partition.dirichlet(labels, node.n, alpha=0.5)[node.rank])
 samples = TensorDataset(inputs[mine], labels[mine])

@@ -21,7 +21,7 @@ torch.manual_seed(0)
 model = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
-node = ps.PushSum(model, optimizer, topology="exponential", weighting="far-first")
+node = ps.PushSum(model, optimizer, topology="exponential")
 
 mine = torch.from_numpy(ps.data.partition.dirichlet(labels, node.n, alpha=0.5)[node.rank])
 parts = {"model": model, "optimizer": optimizer, "schedule": schedule, "node": node}

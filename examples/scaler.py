@@ -24,7 +24,7 @@ model.to(device)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 scaler = torch.amp.GradScaler(device.type, init_scale=2.0**24)  # so high that steps overflow
 # optimizer=None: a skipped optimizer.step() would leave the neighbours waiting for this node
-node = ps.PushSum(model, None, topology="exponential", weighting="far-first")
+node = ps.PushSum(model, None, topology="exponential")
 
 mine = torch.from_numpy(ps.data.partition.dirichlet(labels, node.n, alpha=0.5)[node.rank])
 samples = TensorDataset(inputs[mine], labels[mine])

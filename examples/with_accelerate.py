@@ -25,7 +25,7 @@ accelerator = Accelerator(gradient_accumulation_steps=PARTS)
 # prepare(loader) would cut every node's own data once more: both are left alone
 model = accelerator.prepare_model(model, evaluation_mode=True)
 # the node watches the plain optimizer: accelerate's wrapper calls it when a step is due
-node = ps.PushSum(model, optimizer, topology="exponential", weighting="far-first")
+node = ps.PushSum(model, optimizer, topology="exponential")
 optimizer = accelerator.prepare_optimizer(optimizer)
 
 mine = torch.from_numpy(ps.data.partition.dirichlet(labels, node.n, alpha=0.5)[node.rank])

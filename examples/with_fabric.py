@@ -28,7 +28,7 @@ local = int(os.environ.get("LOCAL_RANK", "0"))
 fabric = Fabric(devices=[local] if torch.cuda.is_available() else 1)
 fabric.to_device(model)
 # the node takes the plain model and optimizer; Fabric's wrappers call them
-node = ps.PushSum(model, optimizer, topology="exponential", weighting="far-first")
+node = ps.PushSum(model, optimizer, topology="exponential")
 model, optimizer = fabric.setup(model, optimizer)
 
 mine = torch.from_numpy(ps.data.partition.dirichlet(labels, node.n, alpha=0.5)[node.rank])

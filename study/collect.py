@@ -20,7 +20,7 @@ from study import RESULTS
 Row = dict[str, Any]
 
 ALWAYS = ("algorithm.name", "algorithm.lr", "algorithm.momentum", "topology.name", "seed")
-USUAL = {  #: of the recipe table1-small; what differs stands in the column `changed`
+USUAL = {  #: switches of the recipe table1-small; those set otherwise stand in the column `changed`
     "data.name": "cifar10",
     "split.kind": "clusters",
     "data.augment": False,
@@ -43,7 +43,8 @@ def main(directory: Path) -> None:
     rows = {row["run"]: row for row in read("runs")}
     curves = [row for row in read("curves") if row["run"] not in runs]
     for name, run in runs.items():
-        if rows.get(name, {}).get("accuracy") != str(run.last.measures["accuracy"].mean):
+        kept = (rows.get(name, {}).get(key) for key in ("accuracy", "commit"))
+        if (*kept,) != (str(run.last.measures["accuracy"].mean), run.meta["git"]):
             print(name, flush=True)
             rows[name] = {"run": name} | _about(run) | _reached(run)
         curves += [{"run": name} | row for row in _curve(run)]

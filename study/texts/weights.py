@@ -19,6 +19,15 @@ from study.texts.table1 import gap
 from study.words import TITLES, Text, percent, points, table
 
 RULES = ("uniform", "lazy(c=0.8)", LAZY, "lazy(c=0.25)", MOREAU, SCALE_FREE, FAR_FIRST)
+COMPARED = (
+    (LAZY, "uniform"),
+    (MOREAU, "uniform"),
+    (MOREAU, "lazy(c=0.8)"),
+    (MOREAU, LAZY),
+    (MOREAU, "lazy(c=0.25)"),
+    (SCALE_FREE, "uniform"),
+    (SCALE_FREE, LAZY),
+)
 FAMILIES = {"SGAP": "SGP", "MSGAP": "MSGP"}  #: with weights of its own -> with uniform ones
 
 
@@ -40,36 +49,33 @@ def _ruled(found: list[Ended], family: str, rule: str) -> list[Ended]:
 
 
 def adaptive(found: list[Ended]) -> str:
-    """The weightings against uniform ones and against the lazy control, all topologies."""
+    """Weightings against uniform ones, and against lazy ones that give more, as much and less."""
     rows = []
     for family in FAMILIES:
-        for one, other in (
-            (LAZY, "uniform"),
-            (MOREAU, "uniform"),
-            (MOREAU, LAZY),
-            (SCALE_FREE, LAZY),
-            (SCALE_FREE, MOREAU),
-            (FAR_FIRST, "uniform"),
-        ):
+        for one, other in COMPARED:
             here, there = _ruled(found, family, one), _ruled(found, family, other)
-            found_gap = points(difference(here, there, "accuracy"))
-            rows.append([f"{family}: {one} − {other}", found_gap])
-    return table(["points, mean of the topologies", "difference"], rows)
+            if there:
+                places = [{"topology": t} for t in TOPOLOGIES] + [{}]
+                gaps = (
+                    difference(chosen(here, **p), chosen(there, **p), "accuracy") for p in places
+                )
+                rows.append([f"{family}: {one} − {other}", *map(points, gaps)])
+    return table(["points", *TITLES, "all"], rows)
 
 
 def far_first(found: list[Ended]) -> str:
-    """far-first weights against uniform ones and Moreau's."""
+    """far-first weights against uniform ones, Moreau's, scale-free and lazy ones."""
     rows = []
     for family, uniform in FAMILIES.items():
         one = f"{family}, far-first"
-        for other in (uniform, family):
+        for other in (uniform, family, f"{family}, scale-free", f"{family}, lazy"):
             gaps = (gap(found, one, other, t) for t in (*TOPOLOGIES, ""))
             rows.append([f"{one} − {other}", *gaps])
-    return table(["points", *TITLES, "all four"], rows)
+    return table(["points", *TITLES, "all"], rows)
 
 
 def _middle(some: list[Ended], column: str) -> float | None:
-    """The mean of a column over the records from a quarter to three quarters of the runs."""
+    """The mean of a column over the records from a fifth to four fifths of the runs."""
     runs = {run.values["run"]: int(run["steps"]) for run in some}
     values = [
         float(row[column])
@@ -82,12 +88,15 @@ def _middle(some: list[Ended], column: str) -> float | None:
 
 
 def given(found: list[Ended]) -> str:
-    """K times a weight: all, within a half of the nodes, and between the halves; the scalars."""
+    """K times a weight within a half of the nodes and between the halves, and the scalars' range.
+
+    From the runs whose records see every graph of a cycle alike.
+    """
     columns = ("given within", "given across", "smallest a", "largest a")
     rows = []
     for rule in (MOREAU, SCALE_FREE, FAR_FIRST):
         for t in TOPOLOGIES:
-            here = chosen(_ruled(found, "SGAP", rule), topology=t)
+            here = chosen(found, sweep="again", algorithm="SGAP", weighting=rule, topology=t)
             means = [_middle(here, column) for column in columns]
             shown = ["–" if mean is None else f"{mean:.2f}" for mean in means]
             rows.append([f"{rule.partition('(')[0]}, {t.capitalize()}", *shown])
@@ -106,8 +115,8 @@ def apart(found: list[Ended]) -> str:
 
 
 def dials(found: list[Ended]) -> str:
-    """k over four orders of magnitude, c over as many, and what is gained on 1."""
-    some = among(found, "table1", "dials", algorithm="SGAP", topology="exponential")
+    """On Full: k over four orders of magnitude, c over as many, and what is gained on 1."""
+    some = among(found, "table1", "dials", algorithm="SGAP", topology="full")
     rules = ("moreau(k={}, v=0.1)", "scale-free-moreau(c={}, v=0.1)")
     rows = []
     for value in ("0.01", "0.1", "1", "10", "100"):
@@ -120,6 +129,19 @@ def dials(found: list[Ended]) -> str:
             cells[1::2] = "", ""
         rows.append([value, *cells])
     return table(["k or c", "Moreau", "− that of 1", "scale-free Moreau", "− that of 1"], rows)
+
+
+def k_elsewhere(found: list[Ended]) -> str:
+    """Moreau's k on every topology, against uniform weights."""
+    rules = {k: f"moreau(k={k}, v=0.1)" for k in ("0.1", "1", "10")}
+    rows = []
+    for t in TOPOLOGIES:
+        some = among(found, "table1", "dials", topology=t)
+        uniform = chosen(some, algorithm="SGP")
+        runs = {k: chosen(some, algorithm="SGAP", weighting=rule) for k, rule in rules.items()}
+        gaps = [points(difference(here, uniform, "accuracy")) for here in runs.values()]
+        rows.append([t.capitalize(), percent(uniform), *gaps])
+    return table(["points", "SGP, %", *(f"SGAP, k = {k} − SGP" for k in rules)], rows)
 
 
 def rates(found: list[Ended]) -> str:
@@ -140,8 +162,8 @@ def longer(found: list[Ended]) -> str:
     for sweep, epochs in (("table1", "2"), ("longer", "6")):
         some = chosen(found, sweep=sweep, topology="exponential")
         one, other = _ruled_in(some, "SGP"), _ruled_in(some, "SGAP")
-        gap = points(difference(other, one, "accuracy"))
-        rows.append([f"{epochs} epochs", percent(one), percent(other), gap])
+        found_gap = points(difference(other, one, "accuracy"))
+        rows.append([f"{epochs} epochs", percent(one), percent(other), found_gap])
     return table(["accuracy, %", "SGP", "SGAP, Moreau", "SGAP − SGP"], rows)
 
 
@@ -168,6 +190,7 @@ TEXTS: dict[str, Text] = {
     "given": given,
     "apart": apart,
     "dials": dials,
+    "k": k_elsewhere,
     "rates": rates,
     "longer": longer,
     "momentum": momentum,

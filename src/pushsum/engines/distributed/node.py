@@ -33,7 +33,7 @@ class PushSum:
     parameters along the edges of the step and takes up what it receives. The model's parameters
     are the corrected ones, y = x / a; the node keeps x and a.
 
-        node = ps.PushSum(model, optimizer, topology="exponential", weighting="far-first")
+        node = ps.PushSum(model, optimizer, topology="exponential")
         for inputs, targets in loader:
             optimizer.zero_grad()
             loss(model(inputs), targets).backward()
