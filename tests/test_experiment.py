@@ -27,6 +27,7 @@ from pushsum.training import Diverged, loop, run
 from pushsum.training.loop import _refuse_infinite
 from pushsum.training.records import _consensus
 
+MOREAU = "algorithm.weighting=moreau:k=0.1,v=0.1"
 SMALL = ["model.hidden=[8]", "batch=16", "epochs=2", "steps=30", "gradients=loop"]
 
 
@@ -58,11 +59,11 @@ def tensors(directory: Path) -> dict[str, torch.Tensor]:
 ALGORITHMS = [
     ["algorithm.name=SGP"],
     ["algorithm.name=MSGP"],
-    ["algorithm.name=SGAP"],
-    ["algorithm.name=MSGAP", "topology.name=random"],
+    ["algorithm.name=SGAP", MOREAU],
+    ["algorithm.name=MSGAP", "topology.name=random", MOREAU],
     ["algorithm.name=MSGAP", "topology.name=random", "algorithm.weighting=far-first"],
     ["algorithm.name=S-ADDOPT", "topology.name=exponential"],
-    ["algorithm.name=QGM", "topology.name=divide"],
+    ["algorithm.name=QGM", "topology.name=divide", MOREAU],
     ["algorithm.optimizer=Adam", "algorithm.lr=0.005", "algorithm.schedule.kind=cosine"],
     ["algorithm.optimizer=Adafactor", "algorithm.lr=0.01"],
     ["model.name=cnn", "model.hidden=null", "data.augment=true"],
@@ -112,9 +113,9 @@ def test_the_seed_of_the_graph_moves_nothing_else():
 
 def test_the_run_is_iterate_on_the_same_problem(tmp_path):
     """Same code path: the final parameters of a run are those of `iterate`, bit for bit."""
-    built = build("algorithm.name=SGAP", "topology.name=divide")
+    built = build("algorithm.name=SGAP", "topology.name=divide", MOREAU)
     run(built, tmp_path / "run")
-    again = build("algorithm.name=SGAP", "topology.name=divide")
+    again = build("algorithm.name=SGAP", "topology.name=divide", MOREAU)
     buffers = stacked_buffers(again.model, again.n)
     loss = torch.nn.functional.cross_entropy
     compute = gradients("loop", again.model, loss, buffers)
@@ -133,7 +134,8 @@ def test_the_run_is_iterate_on_the_same_problem(tmp_path):
 
 
 def test_records_say_what_happened(tmp_path):
-    built = build("algorithm.name=SGAP", "topology.name=exponential", "link.gigabits=0.001")
+    words = ["algorithm.name=SGAP", MOREAU, "topology.name=exponential", "link.gigabits=0.001"]
+    built = build(*words)
     run(built, tmp_path)
     first, *_, last = records(tmp_path)
     assert first["step"] == 0
@@ -337,6 +339,7 @@ def test_published_restart_sets_everything_back(tmp_path):
         "steps=null",
         "batch=240",
         "algorithm.name=MSGAP",
+        MOREAU,
     ]
     built = build(*overrides)
     assert built.steps_per_epoch == 2

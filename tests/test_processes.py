@@ -70,7 +70,7 @@ def assert_close(mine, theirs, where="record"):
 
 
 CASES = {
-    "SGAP": ["algorithm.name=SGAP", "topology.name=exponential"],
+    "SGAP": ["algorithm.name=SGAP", "algorithm.weighting=moreau:k=0.1,v=0.1"],
     "MSGAP": [
         "algorithm.name=MSGAP",
         "topology.name=random",

@@ -345,15 +345,23 @@ def spelled(text: str) -> str:
 
 
 def warnings(weighting: Weighting, graphs: Topology) -> list[str]:
-    """What is allowed, but probably not meant: to weigh by distances that are not known.
+    """What is allowed, but probably not meant: to weigh by distances that do not count.
 
     >>> from pushsum.topology import ring
     >>> print(*warnings(moreau(k=1, v=0.1), ring(4)))
     moreau(k=1, v=0.1) on ring(4): 100 % of the links are one-way for good. Their senders never hear
     the receivers, and give them the smallest weight whatever the distance: consider uniform
+    >>> print(*warnings(far_first(), ring(4)))
+    far_first(c=1, v=0.1) on ring(4): every node has one receiver at a time, and nobody to prefer:
+    these are uniform weights
     """
     if not isinstance(weighting, Shares) or weighting.sight == "nothing":
         return []
+    if weighting.looks(graphs) == "nothing" and graphs.n > 1:
+        return [
+            f"{weighting} on {graphs}: every node has one receiver at a time, and nobody to "
+            "prefer: these are uniform weights"
+        ]
     if weighting.unheard_at_mean or graphs.unheard <= 0.5:
         return []
     return [

@@ -31,10 +31,12 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command(epilog="Example: pushsum demo --no-training --plot distances.svg")(demo)
+app.command(epilog="Example: pushsum run algorithm.name=MSGAP topology.name=divide --into runs/a")(
+    run
+)
 app.command(
-    epilog="Example: pushsum run algorithm.name=SGAP topology.name=exponential --into runs/a"
-)(run)
-app.command(epilog="Example: pushsum sweep algorithm.name=SGP,SGAP seed=0,1,2 --into runs/b")(sweep)
+    epilog="Example: pushsum sweep algorithm.name=MSGP,MSGAP topology.name=divide seed=0,1,2"
+)(sweep)
 app.command(epilog="Example: pushsum evaluate runs/b/*")(evaluate)
 app.command(epilog="Example: pushsum report runs/b")(report)
 app.command(
