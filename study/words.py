@@ -29,6 +29,11 @@ def points(gap: Difference | None) -> str:
     return (f"**{text}**" if gap.clear else text) + f" ({gap.pairs} seeds)" * (gap.pairs != SEEDS)
 
 
+def short(rule: str) -> str:
+    """A weighting without its dials; of lazy ones there are several."""
+    return rule if rule.startswith("lazy") else rule.partition("(")[0]
+
+
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table; numbers stand to the right."""
     aligned = ["---", *["--:"] * (len(headings) - 1)]

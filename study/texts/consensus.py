@@ -5,7 +5,7 @@ from statistics import fmean
 
 from study.collect import read
 from study.numbers import MOREAU, Ended
-from study.words import Text, table
+from study.words import Text, short, table
 
 DISTANCES = (("exponential", "uniform"), ("exponential", MOREAU), ("full", MOREAU))
 
@@ -23,7 +23,7 @@ def distances(found: list[Ended]) -> str:
                 f"10<sup>{bound:.1f}</sup>",
             ]
         rows.append(cells)
-    names = [f"{graph.capitalize()}, {rule.partition('(')[0]}" for graph, rule in DISTANCES]
+    names = [f"{graph.capitalize()}, {short(rule)}" for graph, rule in DISTANCES]
     return table(["N", *(h for name in names for h in (name, "allowed"))], rows)
 
 
@@ -37,7 +37,7 @@ def slopes(found: list[Ended], column: str = "distance") -> str:
         ]
         mx, my = fmean(x for x, _ in points), fmean(y for _, y in points)
         slope = sum((x - mx) * (y - my) for x, y in points) / sum((x - mx) ** 2 for x, _ in points)
-        slopes.append(f"{slope:+.2f} ({graph.capitalize()}, {rule.partition('(')[0]})")
+        slopes.append(f"{slope:+.2f} ({graph.capitalize()}, {short(rule)})")
     return ", ".join(slopes)
 
 

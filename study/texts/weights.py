@@ -16,7 +16,7 @@ from study.numbers import (
     of,
 )
 from study.texts.table1 import gap
-from study.words import TITLES, Text, percent, points, table
+from study.words import TITLES, Text, percent, points, short, table
 
 RULES = ("uniform", "lazy(c=0.8)", LAZY, "lazy(c=0.25)", MOREAU, SCALE_FREE, FAR_FIRST)
 COMPARED = (
@@ -59,7 +59,7 @@ def adaptive(found: list[Ended]) -> str:
                 gaps = (
                     difference(chosen(here, **p), chosen(there, **p), "accuracy") for p in places
                 )
-                rows.append([f"{family}: {one} − {other}", *map(points, gaps)])
+                rows.append([f"{family}: {short(one)} − {short(other)}", *map(points, gaps)])
     return table(["points", *TITLES, "all"], rows)
 
 
@@ -99,7 +99,7 @@ def given(found: list[Ended]) -> str:
             here = chosen(found, sweep="again", algorithm="SGAP", weighting=rule, topology=t)
             means = [_middle(here, column) for column in columns]
             shown = ["–" if mean is None else f"{mean:.2f}" for mean in means]
-            rows.append([f"{rule.partition('(')[0]}, {t.capitalize()}", *shown])
+            rows.append([f"{short(rule)}, {t.capitalize()}", *shown])
     headings = ["within a half", "between the halves", "smallest a", "largest a"]
     return table(["K × weight", *headings], rows)
 
