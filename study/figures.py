@@ -9,7 +9,7 @@ from study import RESULTS
 from study.collect import read
 from study.numbers import METHODS, TOPOLOGIES, Ended, of, spread
 
-ROWS = {  #: in the picture -> in `METHODS` and `OTHERS`; colours by the algorithm's family
+ROWS = {  #: in the picture -> in `METHODS` and `OTHERS`
     "SGP": "SGP",
     "SGAP, lazy c=0.5": "SGAP, lazy",
     "SGAP, Moreau": "SGAP",
@@ -22,7 +22,7 @@ ROWS = {  #: in the picture -> in `METHODS` and `OTHERS`; colours by the algorit
     "MSGAP, far-first": "MSGAP, far-first",
     "S-ADDOPT": "S-ADDOPT",
 }
-FAMILIES = ("SGP", "MSGP", "S-ADDOPT")
+COLOURS = {"SGP": 0, "SGAP": 0, "MSGP": 1, "MSGAP": 1, "S-ADDOPT": 2}
 
 
 def all_of(found: list[Ended]) -> dict[str, str]:
@@ -62,7 +62,7 @@ def _dots(found: list[Ended]) -> str:
         for line, method in enumerate(ROWS.values()):
             y = top + row * line + row / 2
             here = of(found, method, topology=topology)
-            colour = svg.PALETTE[FAMILIES.index(method.split(",")[0].replace("GAP", "GP"))]
+            colour = svg.PALETTE[COLOURS[method.partition(",")[0]]]
             for run in here:
                 body.append(_dot(across(100 * run["accuracy"]), y, colour))
             mean = spread(here, "accuracy")

@@ -170,7 +170,7 @@ def test_the_ranking_is_by_the_mean_of_the_topologies():
     assert "**-10.00 ± 0.00** (2 seeds)" in rows[1]
 
 
-def test_the_cost_counts_a_quiet_machine_by_kind():
+def test_the_cost_counts_the_fastest_of_a_kind():
     found = [replace(run(s, 0.5), values={"seconds": str(x)}) for s, x in ((0, 7200), (1, 3600))]
     assert TEXTS["cost"](found).splitlines()[-1] == "| all | 2 | 3.0 | 2.0 |"
 

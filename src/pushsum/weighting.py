@@ -218,8 +218,7 @@ def scale_free_moreau(c: float = 1.0, v: float = 0.1) -> Weighting:
     _check_v(v)
 
     def share(K: Tensor, d2: Tensor, scale: Tensor) -> Tensor:
-        relative = torch.where(scale > 0, d2 / scale, 0.0)
-        return _moreau_share(K, c * relative.nan_to_num(nan=1.0), v)  # inf / inf: about the mean
+        return _moreau_share(K, c * _relative(d2, scale), v)
 
     return Shares(
         f"scale_free_moreau(c={c:g}, v={v:g})", "buffers", share, lambda K: _moreau_floor(K, v)
@@ -247,8 +246,7 @@ def far_first(c: float = 1.0, v: float = 0.1) -> Weighting:
     _check_v(v)
 
     def share(K: Tensor, d2: Tensor, scale: Tensor) -> Tensor:
-        relative = torch.where(scale > 0, d2 / scale, 0.0)
-        return v - torch.expm1(-c * relative.nan_to_num(nan=1.0))  # inf / inf: about the mean
+        return v - torch.expm1(-c * _relative(d2, scale))
 
     def smallest(K: int) -> float:  # one receiver at distance 0, the others far away
         return (K - 1) / K * v / (v + (K - 2) * (1 + v))
@@ -471,6 +469,11 @@ def _checked(adjacency: Tensor, squared_distances: Tensor) -> tuple[Tensor, Tens
         i, j = (~(d2 >= 0)).nonzero()[0].tolist()
         raise ValueError(f"squared_distances[{i}, {j}] = {d2[i, j]:g}: a square is not negative")
     return adjacency.bool() | torch.eye(len(adjacency), dtype=torch.bool), d2
+
+
+def _relative(d2: Tensor, scale: Tensor) -> Tensor:
+    """Squared distances in multiples of a node's mean; 0 where it has none."""
+    return torch.where(scale > 0, d2 / scale, 0.0).nan_to_num(nan=1.0)  # inf / inf: about the mean
 
 
 def _moreau_share(K: Tensor, exponent: Tensor, v: float) -> Tensor:

@@ -6,6 +6,7 @@ from study.collect import read
 from study.numbers import (
     FAR_FIRST,
     LAZY,
+    METHODS,
     MOREAU,
     SCALE_FREE,
     TOPOLOGIES,
@@ -145,30 +146,31 @@ def k_elsewhere(found: list[Ended]) -> str:
 
 
 def rates(found: list[Ended]) -> str:
-    """SGP and SGAP with the step size of table1-small, and with a quarter of it."""
-    rows = []
-    for sweep, rate in (("table1", "0.2"), ("rates", "0.05")):
-        for t in ("full", "divide", "exponential"):
-            some = chosen(found, sweep=sweep, topology=t)
-            one, other = _ruled_in(some, "SGP"), _ruled_in(some, "SGAP")
-            found_gap = points(difference(other, one, "accuracy"))
-            rows.append([f"{rate}, {t.capitalize()}", percent(one), percent(other), found_gap])
+    """With the step size of table1-small, and with a quarter of it."""
+    rows = [
+        [f"{rate}, {t.capitalize()}", *_sgap_and_sgp(found, sweep, t)]
+        for sweep, rate in (("table1", "0.2"), ("rates", "0.05"))
+        for t in ("full", "divide", "exponential")
+    ]
     return table(["step size", "SGP", "SGAP, Moreau", "SGAP − SGP"], rows)
 
 
 def longer(found: list[Ended]) -> str:
     """The same with more epochs."""
-    rows = []
-    for sweep, epochs in (("table1", "2"), ("longer", "6")):
-        some = chosen(found, sweep=sweep, topology="exponential")
-        one, other = _ruled_in(some, "SGP"), _ruled_in(some, "SGAP")
-        found_gap = points(difference(other, one, "accuracy"))
-        rows.append([f"{epochs} epochs", percent(one), percent(other), found_gap])
+    rows = [
+        [f"{epochs} epochs", *_sgap_and_sgp(found, sweep, "exponential")]
+        for sweep, epochs in (("table1", "2"), ("longer", "6"))
+    ]
     return table(["accuracy, %", "SGP", "SGAP, Moreau", "SGAP − SGP"], rows)
 
 
-def _ruled_in(some: list[Ended], algorithm: str) -> list[Ended]:
-    return chosen(some, algorithm=algorithm, weighting="uniform" if algorithm == "SGP" else MOREAU)
+def _sgap_and_sgp(found: list[Ended], sweep: str, topology: str) -> list[str]:
+    """What uniform and what Moreau weights reached in a sweep, and the difference."""
+    uniform, moreau = (
+        among(found, sweep, algorithm=algorithm, weighting=rule, topology=topology)
+        for algorithm, rule in (METHODS["SGP"], METHODS["SGAP"])
+    )
+    return [percent(uniform), percent(moreau), points(difference(moreau, uniform, "accuracy"))]
 
 
 def momentum(found: list[Ended]) -> str:
