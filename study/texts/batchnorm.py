@@ -12,7 +12,7 @@ GROUP = "model.norm=group"
 def policies(found: list[Ended]) -> str:
     """Every method as it was tested, and trained again with GroupNorm."""
     rows = []
-    for t in ("full", "exponential"):
+    for t in TOPOLOGIES:
         for method in METHODS:
             here = of(found, method, topology=t)
             group = of(found, method, topology=t, changed=GROUP)
