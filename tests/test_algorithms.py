@@ -476,14 +476,17 @@ def test_scale_free_weights_do_not_see_the_scale_in_float32_either(scale, d):
     torch.testing.assert_close(second_W(scale), second_W(1.0), rtol=1e-4, atol=0)
 
 
-def test_the_average_of_float32_parameters_does_not_drift():
-    x0 = torch.randn(6, 4, generator=torch.Generator().manual_seed(6))
+@pytest.mark.parametrize(
+    ("topology", "steps"), [(ps.topology.divide(6), 3000), (ps.topology.exponential(300), 1000)]
+)
+def test_the_average_of_float32_parameters_does_not_drift(topology, steps):
+    x0 = 1 + torch.randn(topology.n, 4, generator=torch.Generator().manual_seed(6))
     *_, last = ps.iterate(
         algorithms.sgap(0.1, ps.weighting.moreau(0.1, 0.1)),
-        ps.topology.divide(6),
+        topology,
         lambda y, t: torch.zeros_like(y),
         x0,
-        3000,
+        steps,
     )
     assert (last.x.double().mean(0) - x0.double().mean(0)).abs().max() < 1.5e-6
 

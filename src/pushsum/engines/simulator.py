@@ -264,19 +264,22 @@ def mixer(graph: Graph, weights: Tensor) -> Callable[[Tensor], Tensor]:
 
     In float64 and for many nodes, each node adds up what it received in the order of the senders,
     one rounded product after the other, so that the result does not depend on how many threads
-    or processes did it. Below that precision a few nodes are one product with a matrix, or with
-    its non-zero entries where they are few, in float32.
+    or processes did it. Below that precision sums are in float32, and a few nodes are one product
+    with a matrix, or with its non-zero entries where they are few.
     """
     n = graph.n
-    in_order = _segment_sums if n > FEW_NODES else _sums_by_turn
-    product = _sparse_product if SPARSE * len(weights) <= n**2 else _dense_product
+    if n > FEW_NODES:
+        exact = quick = _segment_sums
+    else:
+        exact = _sums_by_turn
+        quick = _sparse_product if SPARSE * len(weights) <= n**2 else _dense_product
 
     def mix(value: Tensor) -> Tensor:
         rows = value.reshape(n, -1)
-        if value.dtype == torch.float64 or n > FEW_NODES:
-            return in_order(rows, graph, weights).reshape(value.shape)
+        if value.dtype == torch.float64:
+            return exact(rows, graph, weights).reshape(value.shape)
         given = float32_weights(n, graph.senders, graph.receivers, weights)
-        mixed = product(rows.float(), graph, given)
+        mixed = quick(rows.float(), graph, given)
         return mixed.to(value.dtype).reshape(value.shape)
 
     return mix
