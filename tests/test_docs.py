@@ -14,8 +14,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
-from pushsum import cli
+from pushsum import cli, config
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -113,3 +114,15 @@ def test_local_links_lead_somewhere(page):
 def test_every_page_is_in_the_navigation():
     configuration = (ROOT / "zensical.toml").read_text()
     assert [page for page in PAGES if f'"{page}"' not in configuration] == []
+
+
+def test_the_page_of_commands_has_every_command_and_every_key():
+    page = (DOCS / "api" / "commands.md").read_text()
+    for command in typer.main.get_group(cli.app).commands:
+        assert f"| `pushsum {command}` |" in page
+    bar = r"\|"  # within a cell
+    rows = [
+        f"| `{key}` | `{default}` | {meaning.replace('|', bar)} |"
+        for key, default, meaning in config.described()
+    ]
+    assert "\n".join(rows) in page, "\n".join(rows)

@@ -28,8 +28,6 @@ def test_the_python_blocks_run(capsys, tmp_path, monkeypatch):
     assert step == "200"
     assert float(error) < 0.5
     assert 0 < float(smallest) <= 1.1
-    error = names["net"](names["inputs"]) - names["inputs"].sum(-1, keepdim=True) - 2.5
-    assert error.square().mean() < 0.2  # the average model fits the average of all nodes
 
 
 def test_your_own_data_trains_by_the_commands_shown(tmp_path, monkeypatch):
