@@ -47,6 +47,7 @@ def traffic(rank, topology, wire):
     before = connections()
     for _ in range(STEPS):
         node.push()
+    node._peers.meet_after(node.t)  # now all has arrived: the system has nothing left to send
     after = connections()
     sent = {ends: total - before.get(ends, 0) for ends, total in after.items()}
     node.average()  # nobody closes before all have counted
