@@ -491,6 +491,40 @@ def test_the_average_of_float32_parameters_does_not_drift(topology, steps):
     assert (last.x.double().mean(0) - x0.double().mean(0)).abs().max() < 1.5e-6
 
 
+@pytest.mark.parametrize("name", ["sgp", "qgm", "s_addopt", "all_reduce"])
+def test_a_gradient_function_may_use_y_as_scratch(name):
+    make = {
+        "sgp": lambda: algorithms.sgp(0.1),
+        "qgm": lambda: algorithms.qgm(0.1, 0.5, "uniform"),
+        "s_addopt": lambda: algorithms.s_addopt(0.1),
+        "all_reduce": lambda: algorithms.all_reduce(0.1),
+    }[name]
+    x0 = torch.zeros(3, 2, dtype=torch.float64)
+    graphs = ps.topology.exponential(3)
+    *_, plain = ps.iterate(make(), graphs, lambda y, t: y - 1, x0, 20)
+    *_, scratched = ps.iterate(make(), graphs, lambda y, t: y.sub_(1), x0, 20)
+    assert torch.equal(plain.x, scratched.x)
+
+
+def test_all_reduce_has_no_weights():
+    algorithm, graphs = algorithms.all_reduce(0.1), ps.topology.ring(3)
+    *_, last = ps.iterate(algorithm, graphs, lambda y, t: y, torch.ones(3, 1), 2)
+    with pytest.raises(ValueError, match="step 2 has no weights: nothing was pushed"):
+        _ = last.W
+
+
+def test_quasi_global_momentum_rests_while_the_step_size_is_0():
+    """As in a warm-up that begins with 0."""
+    algorithm = algorithms.qgm(lambda t: 0.1 * min(1, (t - 1) / 5), 0.8, "uniform")
+    targets = torch.tensor([[0.0], [1.0], [5.0]])
+    run = ps.iterate(
+        algorithm, ps.topology.ring(3), lambda y, t: y - targets, torch.zeros(3, 1), 400
+    )
+    first, *_, last = run
+    assert first.x.tolist() == [[0.0], [0.0], [0.0]]
+    assert last.average.item() == pytest.approx(2.0, abs=1e-3)
+
+
 def test_all_reduce_is_gradient_descent_on_the_mean():
     targets = torch.tensor([[0.0, 1.0], [2.0, 5.0], [4.0, 0.0]], dtype=torch.float64)
     x0 = torch.ones(3, 2, dtype=torch.float64)

@@ -43,6 +43,9 @@ def refusal(*overrides: str) -> str:
         ("=3", "override '=3': write key=value"),
         ("gradients=loops", "gradients = 'loops': should be 'loop', 'threads' or 'vmap'"),
         ("data.name=[1", "override 'data.name=[1': while parsing"),
+        ("epochs=true", "epochs = True: should be a valid integer"),
+        ("seed=false", "seed = False: should be a valid integer"),
+        ("sweep={grid: {}}", "this is the file of a sweep: pushsum sweep FILE --into runs/NAME"),
         ("seed=-1", "seed = -1: should be greater than or equal to 0"),
         ("algorithm.options={a: 1}", "algorithm.options belong to algorithm.optimizer"),
         (
@@ -70,6 +73,17 @@ def test_a_saved_configuration_can_be_read_again():
     assert config.parse(c.model_dump(mode="json")) == c
     assert "momentum" not in c.model_dump()["algorithm"]
     assert config.Config().model_dump()["algorithm"]["momentum"] == 0.8
+
+
+def test_numbers_are_read_as_people_write_them():
+    overrides = ["algorithm.optimizer=AdamW", "algorithm.options={weight_decay: 1e-4, eps: 1E-8}"]
+    assert config.read(None, overrides).algorithm.options == {"weight_decay": 1e-4, "eps": 1e-8}
+    assert config.read(None, ["steps=1e4"]).steps == 10_000
+
+
+def test_a_section_with_nothing_below_it_has_its_defaults(tmp_path):
+    (tmp_path / "a.yaml").write_text("split:\nalgorithm:\n  schedule:\n")
+    assert config.read(tmp_path / "a.yaml") == config.Config()
 
 
 def test_files_and_overrides(tmp_path):

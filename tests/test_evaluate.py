@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -22,8 +23,9 @@ def finished(tmp_path_factory):
 
 def test_the_configured_policy_gives_what_the_run_recorded(finished):
     directory, last = finished
-    step, results = training.tested(directory)
+    step, results, refused = training.tested(directory)
     assert step == 4
+    assert refused == {}
     assert results["recomputed"] == last["test"]
     assert list(results) == ["averaged", "recomputed", "test-batch"]
     assert len({result["loss"] for result in results.values()}) == 3
@@ -39,6 +41,7 @@ def test_the_nodes_of_a_distributed_run_are_put_together(finished, tmp_path):
     ahead = {name: torch.zeros_like(value) for name, value in mine.items()}
     checkpoint.save(tmp_path / "checkpoints" / "node-2", step + 1, ahead, notes)
     (tmp_path / "config.yaml").write_bytes((directory / "config.yaml").read_bytes())
+    (tmp_path / "meta.json").write_text('{"engine": "distributed"}')
     assert training.tested(tmp_path) == training.tested(directory)
 
 
@@ -59,6 +62,7 @@ def test_what_is_no_run_is_refused(tmp_path):
     with pytest.raises(ValueError, match="holds no run"):
         training.tested(tmp_path)
     (tmp_path / "config.yaml").write_text("epochs: 1\n")
+    (tmp_path / "meta.json").write_text("{}")
     with pytest.raises(ValueError, match="there is no checkpoint"):
         training.tested(tmp_path)
 
@@ -76,7 +80,37 @@ def test_runs_are_found_below_a_directory_and_files_are_passed_over(finished):
     directory, _ = finished
     report = directory.parent / "report.html"
     report.write_text("")
+    logs = directory.parent / "slurm"
+    logs.mkdir()
     below = CliRunner().invoke(app, ["evaluate", str(directory.parent)])
-    beside = CliRunner().invoke(app, ["evaluate", str(report), str(directory)])
+    beside = CliRunner().invoke(app, ["evaluate", str(report), str(directory), str(logs)])
     assert below.stdout == beside.stdout
     assert len(below.stdout.splitlines()) == 4
+    for words, message in (
+        ([str(directory), "nowhere"], "nowhere: there is no such directory"),
+        ([str(logs)], "slurm: no run to report"),
+    ):
+        assert message in str(CliRunner().invoke(app, ["evaluate", *words]).exception)
+
+
+def test_a_policy_that_cannot_be_followed_does_not_hide_the_others(tmp_path, capsys):
+    """The last of 9 test images is alone, and has one number per channel."""
+    rng = np.random.default_rng(0)
+    arrays = {
+        f"x_{part}": rng.normal(size=(m, 1, 4, 4)) for part, m in (("train", 40), ("test", 9))
+    }
+    arrays |= {"y_train": np.arange(40) % 2, "y_test": np.arange(9) % 2}
+    np.savez(tmp_path / "own.npz", **arrays)
+    directory = tmp_path / "[b]runs"
+    settings = [*NETWORK, f"data.name={tmp_path / 'own.npz'}", "topology.nodes=2", "steps=2"]
+    settings += ["model.blocks=[1, 1, 1]", "evaluation.batch=4"]
+    training.run(Experiment(config.read(None, settings)), directory)
+    shown = CliRunner().invoke(app, ["evaluate", str(directory)])
+    lines = [line.split() for line in shown.stdout.splitlines()[1:]]
+    assert [(words[2], words[3] == "–") for words in lines] == [
+        ("averaged", False),
+        ("recomputed", False),
+        ("test-batch", True),
+    ]
+    assert all(words[0].endswith("[b]runs") for words in lines)
+    assert "test-batch: Expected more than 1 value per channel" in shown.stderr

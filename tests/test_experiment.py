@@ -622,6 +622,39 @@ def test_a_loss_that_is_not_finite_names_node_and_step_and_keeps_the_checkpoint(
     with pytest.raises(Diverged, match="node 4 diverged at step 50: its loss is not finite"):
         run(built, tmp_path, resume=True)
     assert saved[0] in checkpoint.generations(tmp_path / "checkpoints")
+    about = json.loads((tmp_path / "meta.json").read_text())
+    assert about["diverged"].startswith("node 4 diverged at step 50")
+    run(build("steps=null", "epochs=3"), tmp_path, resume=True)
+    assert json.loads((tmp_path / "meta.json").read_text())["diverged"] is None
+
+
+def test_what_a_killed_process_left_half_written_is_removed(tmp_path):
+    run(build(), tmp_path)
+    place = tmp_path / "checkpoints"
+    left = [place / ".step-31.safetensors.0123abcd", place / "step-31.safetensors"]
+    left += [place / "node-0" / "step-9.safetensors", tmp_path / ".meta.json.0123abcd"]
+    (place / "node-0").mkdir()
+    for path in left:
+        path.write_text("half")
+    before = {path for path in place.iterdir() if path.is_file()} - set(left)
+    run(build(), tmp_path, resume=True)
+    assert not any(path.exists() for path in left)
+    assert {path for path in place.iterdir() if path.is_file()} == before
+
+
+def test_a_sweep_leaves_an_unfinished_distributed_run_to_its_engine(tmp_path):
+    run(build(), tmp_path)
+    place = tmp_path / "checkpoints"
+    (place / "node-0").mkdir()
+    for path in place.glob("step-*"):
+        path.rename(place / "node-0" / path.name)
+    about = json.loads((tmp_path / "meta.json").read_text())
+    about |= {"engine": "distributed", "finished": False}
+    (tmp_path / "meta.json").write_text(json.dumps(about))
+    before = (tmp_path / "records.jsonl").read_text()
+    outcome = sweep.run_cell(sweep.Cell("a", build().config), tmp_path)
+    assert outcome.startswith("the run was made by the distributed engine: go on with: pushsum run")
+    assert (tmp_path / "records.jsonl").read_text() == before
 
 
 def test_an_infinite_gradient_names_the_tensor(tmp_path):

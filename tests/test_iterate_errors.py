@@ -1,5 +1,6 @@
 """Bad input to `iterate` gets one clear line, before anything has run."""
 
+import networkx as nx
 import numpy as np
 import pytest
 import torch
@@ -28,6 +29,25 @@ def zeros(y, t):
 def test_bad_starts_are_refused_before_the_first_step(x0, message):
     with pytest.raises(ValueError, match=message):
         ps.iterate(SGP, RING, zeros, x0, 5)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "topology", "message"),
+    [
+        (ps.algorithms.sgp, RING, r"algorithm = <function sgp .*give one of pushsum.algorithms"),
+        (SGP, ps.topology.ring, r"topology = <function ring .*give a name, or one of"),
+        (SGP, nx.DiGraph([(0, 1), (1, 2), (2, 0)]), r"topology = .*DiGraph.*from_graphs"),
+    ],
+)
+def test_what_is_no_algorithm_and_no_topology_is_refused(algorithm, topology, message):
+    with pytest.raises(ValueError, match=message):
+        ps.iterate(algorithm, topology, zeros, torch.zeros(3, 1), 5)
+
+
+def test_a_record_of_other_nodes_is_refused():
+    *_, last = ps.iterate(SGP, RING, zeros, torch.zeros(3, 1), 2)
+    with pytest.raises(ValueError, match=r"after is a record of 3 nodes, but ring\(4\) has 4"):
+        ps.iterate(SGP, ps.topology.ring(4), zeros, torch.zeros(4, 1), 2, after=last)
 
 
 @pytest.mark.parametrize("steps", [-1, 2.0, "3", True])

@@ -852,6 +852,32 @@ def test_a_state_is_of_the_same_things_and_between_steps():
         other.load_state_dict(state)
 
 
+def test_a_node_that_has_left_does_not_push():
+    node = ps.PushSum(network(), None)
+    node.close()
+    with pytest.raises(RuntimeError, match=r"has left the network: push before close\(\)"):
+        node.push()
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("inf"), float("nan"), "5", None])
+def test_a_timeout_is_a_number_of_seconds(timeout):
+    with pytest.raises(ValueError, match=r"timeout = .*: give a number of seconds > 0"):
+        ps.PushSum(network(), None, timeout=timeout)
+
+
+def remembered(rank, weighting):
+    with ps.PushSum(network(), None, "full", weighting, timeout=60) as node:
+        for _ in range(3):
+            node.push()
+        return list(node.state_dict()["heard"])
+
+
+@pytest.mark.parametrize("weighting", ["uniform", "moreau:k=1,v=0.1"])
+def test_a_state_holds_no_vectors_that_nobody_will_look_at(weighting):
+    """On Full everybody is heard in every step: distances are enough."""
+    assert on_ranks(2, remembered, weighting) == [[], []]
+
+
 def test_half_precision_keeps_its_mass():
     """x must not move where the optimizer did not, whatever a is."""
     model = nn.Linear(300, 10).bfloat16()

@@ -475,6 +475,19 @@ def test_unfinished_runs_are_marked_and_named(tmp_path: Path) -> None:
     assert rows_of(written["csv"])[0]["unfinished"] == "1"
 
 
+def test_a_run_that_diverged_after_its_last_record_is_nan_too(tmp_path: Path) -> None:
+    why = "node 0 diverged at step 3: its loss is not finite"
+    fake_runs.run(tmp_path / "a", finished=False)
+    about = json.loads((tmp_path / "a" / "meta.json").read_text())
+    (tmp_path / "a" / "meta.json").write_text(json.dumps(about | {"diverged": why}))
+    fake_runs.run(tmp_path / "b", algorithm="SGP")
+    written = report.write(tmp_path)
+    assert "| SGAP | Acc (%) | NaN (" in written["md"].read_text()
+    assert "†" not in written["md"].read_text()
+    assert "NaN: a run of the cell diverged." in notes(results(tmp_path))
+    assert f"<code>a</code>: {why}" in written["html"].read_text()
+
+
 @pytest.mark.parametrize("loss", [None, nan])
 def test_a_diverged_run_is_nan_and_never_best(tmp_path: Path, loss: float | None) -> None:
     fake_runs.run(tmp_path / "a", last=exactly(0.1, loss))

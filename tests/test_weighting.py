@@ -157,7 +157,25 @@ def test_float32_results_of_a_plain_function_still_conserve_mass():
     assert (thirds.matrix(FULL_3, torch.zeros(3, 3)).sum(0) == 1).all()
 
 
+def test_names_tell_dials_apart_to_the_last_digit():
+    near = [weighting.moreau(k=0.1 + step * 2**-50, v=0.1) for step in range(2)]
+    assert near[0].name == "moreau(k=0.1, v=0.1)"
+    assert near[1].name != near[0].name
+    adjacency, d2 = torch.ones(2, 2), torch.ones(2, 2)
+    assert torch.equal(
+        weighting.parse(near[1].name).matrix(adjacency, d2), near[1].matrix(adjacency, d2)
+    )
+
+
 # --------------------------------------------------------------------------- refusals
+
+
+def test_closing_a_rounding_gap_never_takes_more_than_a_node_keeps():
+    W = torch.tensor([[1e-9, 0.5], [1 + 5e-7, 0.5]], dtype=torch.float64)
+    rule = weighting.own(lambda adjacency, d2: W, floor=1e-10)
+    with pytest.raises(ValueError, match=r"column 0 of W sums to 1.0000005.*: keep more in W"):
+        rule.matrix(torch.ones(2, 2), torch.zeros(2, 2))
+
 
 MISSING = torch.tensor([[1, 1, 1], [1, 1, 0], [1, 1, 1]], dtype=torch.bool)  # 1 does not send to 2
 
@@ -195,7 +213,7 @@ def test_the_floor_of_an_own_weighting_can_be_stated():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: weighting.moreau(0.0, 0.1), r"k = 0.0: Moreau weighting needs a finite k > 0"),
+        (lambda: weighting.moreau(0.0, 0.1), r"k = 0.0: this weighting needs a finite k > 0"),
         (lambda: weighting.moreau(-1.0, 0.1), r"k = -1.0"),
         (lambda: weighting.moreau(float("nan"), 0.1), r"k = nan"),
         (lambda: weighting.moreau(float("inf"), 0.1), r"k = inf"),
@@ -204,11 +222,11 @@ def test_the_floor_of_an_own_weighting_can_be_stated():
         (lambda: weighting.moreau(1.0, float("nan")), r"v = nan"),
         (lambda: weighting.scale_free_moreau(0.0), r"c = 0.0"),
         (lambda: weighting.scale_free_moreau(1.0, 2.0), r"v = 2.0"),
-        (lambda: weighting.far_first(0.0), r"c = 0.0: far-first weighting needs a finite c > 0"),
+        (lambda: weighting.far_first(0.0), r"c = 0.0: this weighting needs a finite c > 0"),
         (lambda: weighting.far_first(1.0, 1.0), r"v = 1.0"),
         (lambda: weighting.lazy(0.0), r"c = 0.0: a lazy weighting needs 0 < c <= 1"),
         (lambda: weighting.lazy(1.5), r"c = 1.5"),
-        (lambda: weighting.moreau("1", 0.1), r"k = '1': Moreau weighting needs"),
+        (lambda: weighting.moreau("1", 0.1), r"k = '1': this weighting needs"),
         (lambda: weighting.moreau(1.0, "0.1"), r"v = '0.1': this weighting needs"),
         (lambda: weighting.own(lambda a, d: a, floor=0.0), r"floor = 0.0"),
         (lambda: weighting.as_weighting(0.5), r"weighting = 0.5: give one of"),
@@ -275,9 +293,9 @@ def test_an_own_function_may_change_what_it_is_given_and_must_return_a_matrix():
         ("uniform", "uniform"),
         ("lazy:c=0.5", "lazy(c=0.5)"),
         ("moreau:k=0.1,v=0.2", "moreau(k=0.1, v=0.2)"),
-        ("scale-free-moreau", "scale_free_moreau(c=1, v=0.1)"),
-        ("scale-free-moreau:v=0.3", "scale_free_moreau(c=1, v=0.3)"),
-        ("far-first", "far_first(c=1, v=0.1)"),
+        ("scale-free-moreau", "scale-free-moreau(c=1, v=0.1)"),
+        ("scale-free-moreau:v=0.3", "scale-free-moreau(c=1, v=0.3)"),
+        ("far-first", "far-first(c=1, v=0.1)"),
     ],
 )
 def test_weightings_by_name(text, name):

@@ -207,11 +207,14 @@ def qgm(lr: Rate, momentum: float, weighting: str | Weighting | Matrix) -> Algor
 
     def step(state: State, g: Tensor, t: int, exchange: Exchange) -> State:
         network, m = state
-        x_half = network.x - rate(t) * (momentum * m + g)
+        gamma = rate(t)
+        x_half = network.x - gamma * (momentum * m + g)
         after = protocol.push_sum(network, x_half, t, rule, exchange)
         # not network.y: whoever took the gradient may have changed it
         y = protocol.corrected(network.x, network.a)
-        led = y.sub_(after.y).div_(rate(t))
+        if gamma == 0:
+            return State(after, m)
+        led = y.sub_(after.y).div_(gamma)
         return State(after, led.lerp_(m, momentum))  # momentum m + (1 - momentum) led
 
     return Algorithm("QGM", rule, 1, init, step)
@@ -238,7 +241,8 @@ def centralized(name: str, rule: Rule) -> Algorithm:
         network, kept = state
         move, kept = rule.move(kept, network.y, exchange.average(g), t)
         x = network.x + move
-        return State(network._replace(x=x, y=x, pushed=x), kept)
+        # a copy: whoever takes the gradient may change y
+        return State(network._replace(x=x, y=x.clone(), pushed=x), kept)
 
     return Algorithm(name, uniform(), 1, init, step, collective=True)
 

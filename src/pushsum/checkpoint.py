@@ -97,6 +97,13 @@ def _remove(directory: Path, step: int) -> None:
         (directory / f"step-{step}{suffix}").unlink(missing_ok=True)
 
 
+def remove_incomplete(directory: Path) -> None:
+    """Remove tensors, also those of nodes below the directory, whose JSON was never written."""
+    for path in directory.rglob("step-*.safetensors"):
+        if not path.with_suffix(".json").exists():
+            path.unlink()
+
+
 def generations(directory: Path) -> list[int]:
     """The steps of the complete generations, newest first."""
     steps = [path.stem.removeprefix("step-") for path in directory.glob("step-*.json")]

@@ -16,6 +16,7 @@ import yaml
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     SerializerFunctionWrapHandler,
@@ -26,6 +27,7 @@ from pydantic import (
     model_validator,
 )
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticCustomError
 
 from pushsum import topology, weighting
 from pushsum.batchnorm import BatchNormPolicy
@@ -34,13 +36,26 @@ from pushsum.names import ADAPTIVE, nearest, one_line
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
-Count = Annotated[int, Field(ge=1)]
-Seed = Annotated[int, Field(ge=0)]
+
+
+def _no_truth_value(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise PydanticCustomError("int_type", "Input should be a valid integer")
+    return value
+
+
+Count = Annotated[int, BeforeValidator(_no_truth_value), Field(ge=1)]
+Seed = Annotated[int, BeforeValidator(_no_truth_value), Field(ge=0)]
 Location = Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
 
 
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_nothing_below_it(cls, content: Any) -> Any:
+        return {} if content is None else content
 
 
 class Data(_Section):
@@ -141,7 +156,7 @@ class Algorithm(_Section):
         return weighting.spelled(text)
 
     @model_validator(mode="after")
-    def _nothing_is_ignored(self) -> "Algorithm":
+    def _goes_together(self) -> "Algorithm":
         if self.name in ("S-ADDOPT", "QGM") and self.optimizer is not None:
             raise ValueError(f"{self.name} takes plain gradients: leave algorithm.optimizer out")
         count, schedule = len(self.schedule.milestones), self.schedule
@@ -290,10 +305,19 @@ def mapping(path: Path | Traversable) -> dict[str, Any]:
     return content
 
 
+class _Yaml(yaml.SafeLoader):
+    """Safe YAML in which 1e-4 is a number, as in version 1.2, not a word."""
+
+
+_Yaml.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+"), list("-+0123456789")
+)
+
+
 def yaml_value(text: str) -> Any:
     """What a piece of YAML stands for; ValueError in one line."""
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, _Yaml)
     except (yaml.YAMLError, ValueError) as error:  # ValueError: a date such as 2020-99-99
         raise ValueError(one_line(error)) from None
     except RecursionError:
@@ -313,6 +337,8 @@ def _problem(error: Any) -> str:
     key = ".".join(str(part) for part in error["loc"] if not _is_choice(part))
     given, said = error["input"], str(error["msg"]).removeprefix("Value error, ")
     match error["type"]:
+        case "extra_forbidden" if key == "sweep":
+            return "this is the file of a sweep: pushsum sweep FILE --into runs/NAME"
         case "extra_forbidden":
             close = same_leaf(key) or nearest(key, valid_keys())
             return f"unknown key {key}: " + (

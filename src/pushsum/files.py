@@ -1,12 +1,15 @@
 """Files that appear complete or not at all, also when the disk is full or the machine stops."""
 
 import os
+import re
 import secrets
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
+
+_DRAFT = re.compile(r"\..+\.[0-9a-f]{8}")
 
 
 @contextmanager
@@ -27,6 +30,13 @@ def appearing(path: Path) -> Iterator[IO[bytes]]:
             os.fsync(folder)  # the new name, too
         finally:
             os.close(folder)
+
+
+def remove_drafts(directory: Path) -> None:
+    """What processes that were killed have left below a directory at which nobody is at work."""
+    for path in directory.rglob(".*"):
+        if _DRAFT.fullmatch(path.name):
+            path.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -302,6 +302,8 @@ def log_largest_step_size(c: Constants, L: float, momentum: float = 0.0) -> floa
     """
     if not 0 < L < inf:
         raise ValueError(f"L = {L!r}: smoothness is a finite number > 0")
+    if not 0 <= momentum < 1:
+        raise ValueError(f"momentum = {momentum!r}: momentum lies in [0, 1)")
     network = 2 * _log_one_minus_alpha(c, momentum) - log(12 * sqrt(2) * c.n * L) - c.log_C
     return min(network, log((1 - momentum) ** 2 / (2 * L * (1 + momentum))))
 
@@ -322,8 +324,6 @@ def theorem2(
     >>> round(exp(bound.log_start), 4), round(exp(bound.log_diversity), 4)
     (0.0018, 0.0069)
     """
-    if not 0 <= momentum < 1:
-        raise ValueError(f"momentum = {momentum!r}: momentum lies in [0, 1)")
     if steps <= c.horizon:
         raise ValueError(f"steps = {steps}: Theorem 2 speaks of more than H = {c.horizon} steps")
     largest = log_largest_step_size(c, problem.L, momentum)

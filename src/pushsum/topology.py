@@ -245,6 +245,18 @@ def parse(name: str, n: int, **options: Any) -> Topology:
     return MAKERS[name](n, **options)
 
 
+def as_topology(given: str | Topology, n: int) -> Topology:
+    """Accept a name where a topology is expected."""
+    if isinstance(given, str):
+        return parse(given, n)
+    if not isinstance(given, Topology):
+        raise ValueError(
+            f"topology = {given!r}: give a name, or one of pushsum.topology, such as ring(6) or "
+            "from_graphs([...])"
+        )
+    return given
+
+
 # --------------------------------------------------------------------------- the three kinds
 
 

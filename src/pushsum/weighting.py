@@ -143,6 +143,12 @@ class Own(Weighting):
         check_definition_1(W, adjacency, self.smallest, self.name)
         receivers, senders = (adjacency.T).nonzero().T
         weights = keep_the_rest(senders, senders != receivers, W[receivers, senders], len(W))
+        if not bool((weights > 0).all()):
+            node = int(senders[weights <= 0][0])
+            raise ValueError(
+                f"weighting {self.name}: column {node} of W sums to {W[:, node].sum():.9g}, and "
+                f"what node {node} keeps is too little to make up for that: keep more in W[i, i]"
+            )
         return dense(len(W), senders, receivers, weights)
 
     def floor(self, max_degree: int) -> float:
@@ -172,7 +178,7 @@ def lazy(c: float) -> Weighting:
     """
     if not (is_number(c) and 0 < c <= 1):
         raise ValueError(f"c = {c!r}: a lazy weighting needs 0 < c <= 1 (1 is uniform)")
-    return Shares(f"lazy(c={c:g})", "nothing", lambda K, d2, scale: c / K, lambda K: c / K)
+    return Shares(_named("lazy", c=c), "nothing", lambda K, d2, scale: c / K, lambda K: c / K)
 
 
 def moreau(k: float, v: float) -> Weighting:
@@ -189,11 +195,10 @@ def moreau(k: float, v: float) -> Weighting:
     >>> [round(w, 3) for w in W[:, 0].tolist()]  # node 0 keeps, gives to 1, gives to 2
     [0.673, 0.027, 0.3]
     """
-    if not (is_number(k) and k > 0 and isfinite(k)):
-        raise ValueError(f"k = {k!r}: Moreau weighting needs a finite k > 0")
+    _check_positive("k", k)
     _check_v(v)
     return Shares(
-        f"moreau(k={k:g}, v={v:g})",
+        _named("moreau", k=k, v=v),
         "neighbours",
         lambda K, d2, scale: _moreau_share(K, k * d2, v),
         lambda K: _moreau_floor(K, v),
@@ -213,16 +218,14 @@ def scale_free_moreau(c: float = 1.0, v: float = 0.1) -> Weighting:
     >>> torch.equal(large, small)
     True
     """
-    if not (is_number(c) and c > 0 and isfinite(c)):
-        raise ValueError(f"c = {c!r}: scale-free Moreau weighting needs a finite c > 0")
+    _check_positive("c", c)
     _check_v(v)
 
     def share(K: Tensor, d2: Tensor, scale: Tensor) -> Tensor:
         return _moreau_share(K, c * _relative(d2, scale), v)
 
-    return Shares(
-        f"scale_free_moreau(c={c:g}, v={v:g})", "buffers", share, lambda K: _moreau_floor(K, v)
-    )
+    name = _named("scale-free-moreau", c=c, v=v)
+    return Shares(name, "buffers", share, lambda K: _moreau_floor(K, v))
 
 
 def far_first(c: float = 1.0, v: float = 0.1) -> Weighting:
@@ -231,8 +234,9 @@ def far_first(c: float = 1.0, v: float = 0.1) -> Weighting:
         w_ji = (K_i - 1) / K_i * s_ij / sum_l s_il,   s_ij = 1 + v - exp(-c d_ij^2 / mean d_i^2)
 
     over the receivers j, l != i, with d_ij^2 = ||y_i - y_j||^2 between corrected parameters, as
-    node i last heard them, and the mean of the positive ones in its live buffers; one that it has
-    not heard counts as being at the mean. (Moreau weights give less the nearer everybody is, and
+    node i last heard them, and the mean of the positive ones in its live buffers; in a run, one
+    that it has not heard counts as being at the mean. (`matrix` is given distances alone, and
+    takes all of them as heard.) (Moreau weights give less the nearer everybody is, and
     follow the scalars a as well, since they compare x.) A node with one receiver gives it 1/2, as
     uniform weights do.
 
@@ -241,8 +245,7 @@ def far_first(c: float = 1.0, v: float = 0.1) -> Weighting:
     >>> [round(w, 3) for w in W[:, 0].tolist()]  # node 0 keeps a third, as with uniform weights
     [0.333, 0.216, 0.451]
     """
-    if not (is_number(c) and c > 0 and isfinite(c)):
-        raise ValueError(f"c = {c!r}: far-first weighting needs a finite c > 0")
+    _check_positive("c", c)
     _check_v(v)
 
     def share(K: Tensor, d2: Tensor, scale: Tensor) -> Tensor:
@@ -252,7 +255,7 @@ def far_first(c: float = 1.0, v: float = 0.1) -> Weighting:
         return (K - 1) / K * v / (v + (K - 2) * (1 + v))
 
     return Shares(
-        f"far_first(c={c:g}, v={v:g})",
+        _named("far-first", c=c, v=v),
         "buffers",
         share,
         smallest,
@@ -350,7 +353,7 @@ def warnings(weighting: Weighting, graphs: Topology) -> list[str]:
     moreau(k=1, v=0.1) on ring(4): 100 % of the links are one-way for good. Their senders never hear
     the receivers, and give them the smallest weight whatever the distance: consider uniform
     >>> print(*warnings(far_first(), ring(4)))
-    far_first(c=1, v=0.1) on ring(4): every node has one receiver at a time, and nobody to prefer:
+    far-first(c=1, v=0.1) on ring(4): every node has one receiver at a time, and nobody to prefer:
     these are uniform weights
     """
     if not isinstance(weighting, Shares) or weighting.sight == "nothing":
@@ -488,6 +491,21 @@ def _moreau_floor(K: int, v: float) -> float:
 def is_number(value: object) -> bool:
     """Whether something can be compared with numbers; numpy's and fractions can."""
     return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _named(rule: str, **dials: float) -> str:
+    """`moreau(k=0.1, v=0.1)`, with as many digits as it takes: nodes compare names."""
+    short = {key: f"{value:g}" for key, value in dials.items()}
+    exact = (
+        f"{key}={text if float(text) == dials[key] else repr(float(dials[key]))}"
+        for key, text in short.items()
+    )
+    return f"{rule}({', '.join(exact)})"
+
+
+def _check_positive(name: str, value: float) -> None:
+    if not (is_number(value) and value > 0 and isfinite(value)):
+        raise ValueError(f"{name} = {value!r}: this weighting needs a finite {name} > 0")
 
 
 def _check_v(v: float) -> None:

@@ -35,7 +35,7 @@ app.command(epilog="Example: pushsum run algorithm.name=MSGAP topology.name=divi
     run
 )
 app.command(
-    epilog="Example: pushsum sweep algorithm.name=MSGP,MSGAP topology.name=divide seed=0,1,2"
+    epilog="Example: pushsum sweep algorithm.name=MSGP,MSGAP topology.name=divide --into runs/b"
 )(sweep)
 app.command(epilog="Example: pushsum evaluate runs/b/*")(evaluate)
 app.command(epilog="Example: pushsum report runs/b")(report)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from time import monotonic
@@ -78,8 +79,12 @@ def progress_bar(counts: bool = True, hidden: bool = False) -> Progress:
 
 
 def say(bar: Progress, text: str) -> None:
-    """A line above the bar, in one piece however wide the terminal is."""
-    bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
+    """A line above the bar, in one piece however wide the terminal is.
+
+    Whoever stops reading does not stop what is told: rich would end the program.
+    """
+    with suppress(SystemExit):
+        bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 class Pace:

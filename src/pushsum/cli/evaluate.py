@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pushsum.cli.common import show
+from pushsum.cli.common import show, warn
 
 
 def evaluate(
@@ -16,6 +17,7 @@ def evaluate(
     ],
 ) -> None:
     """Test the average model of each run's newest checkpoint with every BatchNorm policy."""
+    from rich.markup import escape
     from rich.table import Table
 
     from pushsum.report import load
@@ -26,13 +28,22 @@ def evaluate(
         table.add_column(
             heading, justify="right" if heading in ("step", "accuracy", "loss") else "left"
         )
-    # a pattern such as runs/a/* also finds the report
-    found = [run.path for directory in runs if directory.is_dir() for run in load(directory)]
+    missing = [path for path in runs if not path.exists()]
+    if missing:
+        raise ValueError(f"{missing[0]}: there is no such directory")
+    found = []
+    for path in runs:
+        with suppress(ValueError):  # a pattern such as runs/b/* also finds the report, and logs
+            found += [run.path for run in load(path)]
     if not found:
-        raise ValueError(f"{runs[0]} holds no run")
+        load(runs[0])  # says why there is none
     for run in found:
-        step, results = tested(run)
+        step, results, refused = tested(run)
+        named = len(results) + len(refused) > 1
         for policy, result in results.items():
             shown = f"{100 * result['accuracy']:.2f} %", f"{result['loss']:.4f}"
-            table.add_row(str(run), str(step), policy if len(results) > 1 else "none", *shown)
+            table.add_row(escape(str(run)), str(step), policy if named else "none", *shown)
+        for policy, why in refused.items():
+            table.add_row(escape(str(run)), str(step), policy if named else "none", "–", "–")
+            warn(f"{run}, {policy}: {why}")
     show(table)

@@ -1,4 +1,4 @@
-"""`pushsum run` and `pushsum sweep`: one experiment, or a grid of them."""
+"""`pushsum run`: one experiment."""
 
 from __future__ import annotations
 
@@ -149,8 +149,10 @@ def run(
         _train(built, task, OneProcess(built.n))
         return
     from pushsum.engines.distributed.launcher import launch
+    from pushsum.engines.distributed.peers import check_timeout
     from pushsum.training import newest
 
+    check_timeout(timeout)
     try:
         code = launch(built.n, _as_node, settings, task, patience=timeout + 10)
     except Stopped as stopped:

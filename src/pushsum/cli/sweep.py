@@ -113,10 +113,13 @@ def _parameters(text: str | None) -> dict[str, Any] | None:
     """`a=1,b=x` -> {'a': 1, 'b': 'x'}."""
     if text is None:
         return None
-    import yaml
+    from pushsum.config import yaml_value
 
     pairs = [part.partition("=") for part in text.split(",") if part]
     wrong = [key for key, equals, _ in pairs if not equals or not key]
     if wrong:
         raise ValueError(f"--slurm {text!r}: write KEY=VALUE,KEY=VALUE")
-    return {key: yaml.safe_load(value) for key, _, value in pairs}
+    try:
+        return {key: yaml_value(value) for key, _, value in pairs}
+    except ValueError as error:
+        raise ValueError(f"--slurm {text!r}: {error}") from None

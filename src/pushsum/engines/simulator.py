@@ -19,7 +19,7 @@ from pushsum import algorithms
 from pushsum.algorithms import Algorithm
 from pushsum.engines.arithmetic import BLOCK, distances, float32_weights
 from pushsum.protocol import Pushed
-from pushsum.topology import NEVER, Topology, parse
+from pushsum.topology import NEVER, Topology, as_topology
 from pushsum.weighting import Shares, Weighting, dense
 
 FEW_NODES = 256  #: up to here an (n, n) matrix is cheap; above, only lists of edges are kept
@@ -70,6 +70,8 @@ class Iterate:
     @property
     def W(self) -> Tensor:
         """The (n, n) weight matrix of step t; `W[j, i]` is what node i gave to node j."""
+        if len(self.weights) == 0:
+            raise ValueError(f"step {self.t} has no weights: nothing was pushed along the edges")
         senders, receivers = self.edges
         return dense(len(self.x), senders, receivers, self.weights)
 
@@ -108,11 +110,20 @@ def iterate(
     """
     if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 0:
         raise ValueError(f"steps = {steps!r}: the number of steps is an integer >= 0")
-    network = Network(parse(topology, len(x0)) if isinstance(topology, str) else topology)
+    if not isinstance(algorithm, Algorithm):
+        raise ValueError(
+            f"algorithm = {algorithm!r}: give one of pushsum.algorithms, such as sgp(lr=0.1)"
+        )
+    network = Network(as_topology(topology, len(x0)))
     if after is None:
         done, state = 0, algorithm.init(_checked_start(x0, network.topology.n))
     else:
         done, state = after.t, after.state
+        if len(after.x) != network.topology.n:
+            raise ValueError(
+                f"after is a record of {len(after.x)} nodes, but {network.topology} has "
+                f"{network.topology.n}"
+            )
     return _steps(algorithm, network, gradient, state, range(done + 1, done + steps + 1))
 
 

@@ -165,6 +165,8 @@ def _open(results: Results) -> list[Run]:
 
 
 def _progress(run: Run) -> str:
+    if run.diverged:
+        return run.diverged
     planned = run.meta.get("steps")
     return f"step {run.last.step}" + (f" of {planned}" if isinstance(planned, int) else "")
 

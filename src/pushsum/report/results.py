@@ -62,17 +62,17 @@ class Cell:
 
     @cached_property
     def accuracy(self) -> Estimate:
-        """In percent, of the last record."""
-        return _estimate([100 * run.last.measures["accuracy"].mean for run in self.runs])
+        """In percent, of the last record; NaN if a run diverged after it."""
+        return _estimate([100 * _reached(run, "accuracy") for run in self.runs])
 
     @cached_property
     def loss(self) -> Estimate:
-        """Mean cross-entropy, of the last record."""
-        return _estimate([run.last.measures["loss"].mean for run in self.runs])
+        """Mean cross-entropy, of the last record; NaN if a run diverged after it."""
+        return _estimate([_reached(run, "loss") for run in self.runs])
 
     @property
     def unfinished(self) -> int:
-        return sum(not run.finished for run in self.runs)
+        return sum(_goes_on(run) for run in self.runs)
 
 
 @dataclass(frozen=True)
@@ -209,7 +209,7 @@ def notes(results: Results) -> list[str]:
     counts = sorted({len(cell.runs) for cell in cells})
     if len(counts) > 1:
         found.append(f"Cells have {counts[0]} to {counts[-1]} runs.")
-    unfinished = sum(not run.finished for run in runs)
+    unfinished = sum(map(_goes_on, runs))
     if unfinished:
         found.append(f"† unfinished, the value so far: {unfinished} of {len(runs)} runs.")
     if any(isnan(v) for cell in cells for v in (cell.accuracy.mean, cell.loss.mean)):
@@ -281,6 +281,14 @@ def _best(column: Sequence[Entry | None], measure: str) -> float:
     if len(values) < 2:
         return nan
     return max(values) if measure == "accuracy" else min(values)
+
+
+def _reached(run: Run, measure: str) -> float:
+    return nan if run.diverged else run.last.measures[measure].mean
+
+
+def _goes_on(run: Run) -> bool:
+    return not run.finished and not run.diverged
 
 
 def _estimate(values: list[float]) -> Estimate:

@@ -66,6 +66,11 @@ class Run:
         return self.meta.get("finished") is True
 
     @property
+    def diverged(self) -> str:
+        """Where and why it ended, or nothing."""
+        return str(self.meta.get("diverged") or "")
+
+    @property
     def last(self) -> Record:
         return self.records[-1]
 

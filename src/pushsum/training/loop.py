@@ -55,7 +55,7 @@ def run(
         if here.once(lambda: _claimed(directory, resume, held)):
             meta = here.once(lambda: _stored_meta(directory, experiment, here))
             now = saving.reopen(directory, here, experiment, from_step)
-            meta |= {"finished": False, "steps": experiment.steps}
+            meta |= {"finished": False, "diverged": None, "steps": experiment.steps}
             meta["resumed"] = [*meta.get("resumed", ()), {"step": now.step} | environment()]
         else:
             now = _begun(experiment, here)
@@ -63,6 +63,9 @@ def run(
         try:
             here.once(lambda: _write_about(directory, now.config, meta))
             return _go_on(experiment, here, directory, meta, now, progress)
+        except Diverged as problem:
+            _write_meta(directory, meta | {"diverged": str(problem)})
+            raise
         except OSError as error:
             saved = saving.newest(directory, here.name, experiment.n)
             kept = "nothing is saved yet" if saved is None else f"step {saved} is saved and intact"
@@ -79,8 +82,11 @@ def _claimed(directory: Path, resume: bool | None, held: ExitStack) -> bool:
         raise ValueError(f"{directory} holds no run to resume")
     directory.mkdir(parents=True, exist_ok=True)
     held.enter_context(files.alone(directory / ".lock"))
+    checkpoints = directory / "checkpoints"
+    files.remove_drafts(directory)
+    checkpoint.remove_incomplete(checkpoints)
     if resume is None:
-        resume = bool(checkpoint.generations(directory / "checkpoints"))
+        resume = any(checkpoints.rglob("step-*.json"))
         if not resume:  # what a run left that never saved
             for name in ("meta.json", "records.jsonl"):
                 (directory / name).unlink(missing_ok=True)

@@ -24,6 +24,6 @@ def arrays(experiment: Experiment) -> int:
     kept = sum(t.numel() for t in flattened(local)[0].values()) / d
     kept = kept + 2 if isinstance(local, Optimizing) else 2 * kept  # it works on copies of y and g
     if algorithm.collective:  # nothing is pushed
-        return round(2 + 3 + kept)
+        return round(2 + 4 + kept)
     depth = algorithm.weighting.depth(experiment.graphs)
     return round(2 + max(1, depth) + 3 + algorithm.vectors + kept)

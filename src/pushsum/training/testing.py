@@ -1,5 +1,6 @@
 """Testing a saved run again, in other ways than it was tested while it ran."""
 
+import json
 from pathlib import Path
 from typing import NamedTuple, get_args
 
@@ -13,34 +14,44 @@ from pushsum.training import saving
 
 
 class Tested(NamedTuple):
-    """What the average model of a checkpoint reaches."""
+    """What the average model of a checkpoint reaches.
+
+    Attributes:
+        step: of the checkpoint.
+        results: accuracy and loss with each policy.
+        refused: why a policy could not be followed.
+    """
 
     step: int
-    results: dict[BatchNormPolicy, dict[str, float]]  #: accuracy and loss with each policy
+    results: dict[BatchNormPolicy, dict[str, float]]
+    refused: dict[BatchNormPolicy, str]
 
 
 def tested(directory: Path) -> Tested:
     """The newest checkpoint of a run, with every BatchNorm policy; one where they are all alike."""
-    path = directory / "config.yaml"
-    if not path.exists():
+    path, about = directory / "config.yaml", directory / "meta.json"
+    if not path.exists() or not about.exists():
         raise ValueError(f"{directory} holds no run")
     settings = config.read(path, [])
-    step, tensors = _all_nodes(directory, settings.topology.nodes)
+    engine = json.loads(about.read_text()).get("engine", "simulator")
+    step, tensors = _all_nodes(directory, engine, settings.topology.nodes)
     built = Experiment(settings)
     tensors = {name: value.to(built.device) for name, value in tensors.items()}
     x, a = tensors["x"], tensors["a"]
     buffers = {k.removeprefix("buffers."): v for k, v in tensors.items() if k.startswith("buffers")}
     y = protocol.corrected(x, a)
     policies = get_args(BatchNormPolicy) if buffers else (settings.evaluation.batchnorm,)
-    return Tested(
-        step,
-        {policy: built.test_average(x, y, buffers, step, policy=policy) for policy in policies},
-    )
+    answer = Tested(step, {}, {})
+    for policy in policies:
+        try:
+            answer.results[policy] = built.test_average(x, y, buffers, step, policy=policy)
+        except ValueError as error:  # BatchNorm, of a batch of one sample
+            answer.refused[policy] = str(error)
+    return answer
 
 
-def _all_nodes(directory: Path, n: int) -> tuple[int, dict[str, Tensor]]:
+def _all_nodes(directory: Path, engine: str, n: int) -> tuple[int, dict[str, Tensor]]:
     """The newest generation that every node has, put together."""
-    engine = "distributed" if saving.place(directory, "distributed", 0).exists() else "simulator"
     places = dict.fromkeys(saving.place(directory, engine, node) for node in range(n))
     step = saving.newest(directory, engine, n)
     parts = [checkpoint.load(place, step) for place in places]

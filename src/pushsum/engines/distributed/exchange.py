@@ -48,10 +48,14 @@ class Heard(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """A node's buffers, and how far they are from what it pushed itself: for the next step."""
+    """A node's buffers, and how far they are from what it pushed itself: for the next step.
+
+    Spare vectors hold nothing: they are there to be received into.
+    """
 
     heard: dict[int, Heard]
     d2: dict[int, float]
+    spare: tuple[Tensor, ...] = ()
 
 
 @dataclass
@@ -125,7 +129,7 @@ class Exchange:
 
     def saved(self, memory: Memory | None) -> tuple[dict[str, Tensor], Any]:
         """A memory as named tensors and JSON."""
-        heard, d2 = memory or Memory({}, {})
+        heard, d2, _ = memory or Memory({}, {})
         steps = {str(j): h.step for j, h in heard.items()}
         scalars = {str(j): h.a for j, h in heard.items()}
         notes = {"heard": steps, "a": scalars, "d2": d2}
@@ -205,7 +209,7 @@ class Step:
         self._own_a = float(a)
         self._corrected = weighting.corrected
         local = self._local = t - exchange.start
-        heard, d2 = memory or Memory({}, {})
+        heard, d2, spare = memory or Memory({}, {})
         with self.ledger.spend("weighting", "weighting_exposed"):
             receivers, self.weights = exchange.weights(local, weighting, d2)
             self._next_wanted = exchange.wanted(local + 1, weighting)
@@ -214,13 +218,14 @@ class Step:
         self.sources = [j for j in senders[receivers == self.node].tolist() if j != self.node]
         self.targets = [j for j in self._given if j != self.node]
         self._keep_from = local + 2 - weighting.depth(exchange.topology)
-        self._heard = {j: h for j, h in heard.items() if h.step >= self._keep_from - 1}
-        spare = [h.x for j, h in heard.items() if j not in self._heard]
+        self._heard = dict(heard)
+        free = list(spare)
         d, kind = len(rows[0]), exchange.wire or rows[0].dtype
         self.buckets = [slice(b, min(d, b + BUCKET)) for b in range(0, d, BUCKET)]
         reduced = kind != rows[0].dtype
         self._out = [torch.empty_like(r, dtype=kind) if reduced else r for r in rows]
-        self._in = [{j: self._inbox(j, out, spare) for j in self.sources} for out in self._out]
+        self._in = [{j: self._inbox(j, out, free) for j in self.sources} for out in self._out]
+        self._spare = free
         self._d2: dict[int, dict[int, float]] = {}
         self._began: float | None = None
 
@@ -324,9 +329,14 @@ class Step:
 
     def memory(self) -> Memory:
         """What the next step needs."""
-        for j in self.sources:
-            self._heard[j] = Heard(self._local, self._in[0][j], self.scalars[j][0])
-        return Memory(self._heard, {j: _sum(self._d2[j]) for j in self._next_wanted})
+        first, *others = self._in
+        for j, box in first.items():
+            self._heard[j] = Heard(self._local, box, self.scalars[j][0])
+        kept = {j: h for j, h in self._heard.items() if h.step >= self._keep_from}
+        spare = [h.x for j, h in self._heard.items() if j not in kept]
+        spare += [box for boxes in others for box in boxes.values()]
+        d2 = {j: _sum(self._d2[j]) for j in self._next_wanted}
+        return Memory(kept, d2, (*self._spare, *spare))
 
     def _look(self, peer: int, theirs: Tensor, a: float, own: Tensor, bucket: slice) -> None:
         """How far what a peer pushed is from what this node pushed itself."""

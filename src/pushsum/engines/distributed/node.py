@@ -129,6 +129,7 @@ class PushSum:
         self._hooks: list[Any] = []
         self._early: _Early | None = None
         self._stepping = False
+        self._closed = False
         if optimizer is not None:
             self._hooks.append(optimizer.register_step_pre_hook(self._before_step))
             if overlap:
@@ -193,6 +194,8 @@ class PushSum:
 
         Line 2      x^(t-1/2) = x^(t-1) + (y_after - y^(t-1))
         """
+        if self._closed:
+            raise RuntimeError("this node has left the network: push before close()")
         self._refuse_strangers()
         step = self._step or self._begin()
         if self._early is None:
@@ -329,6 +332,7 @@ class PushSum:
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
+        self._closed = True
         self._peers.leave(self.t)
 
     def __enter__(self) -> "PushSum":
@@ -508,9 +512,7 @@ def _warn(texts: list[str]) -> None:
 
 
 def _as_topology(given: str | Topology, n: int) -> Topology:
-    graphs = topology.parse(given, n) if isinstance(given, str) else given
-    if not isinstance(graphs, Topology):
-        raise ValueError(f"topology = {given!r}: give a name or one of pushsum.topology")
+    graphs = topology.as_topology(given, n)
     if graphs.n != n:
         raise ValueError(f"topology {graphs} has {graphs.n} nodes, but there are {n} processes")
     return graphs

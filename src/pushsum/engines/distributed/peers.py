@@ -32,6 +32,7 @@ Answer = TypeVar("Answer")
 
 BEAT = 0.5  #: seconds between two counts
 SEARCH = 3 * BEAT  #: seconds that it takes to find out who is gone
+LONGEST = 365 * 24 * 3600.0  #: timeout; C's times overflow later
 _numbers = count()  # every process makes its peers in the same order
 
 
@@ -49,6 +50,12 @@ def take_own_device() -> None:
         torch.accelerator.set_device_index(int(os.environ.get("LOCAL_RANK", "0")) % found)
 
 
+def check_timeout(timeout: float) -> None:
+    """Refuse what is no number of seconds to wait."""
+    if not isinstance(timeout, int | float) or not 0 < timeout <= LONGEST:
+        raise ValueError(f"timeout = {timeout!r}: give a number of seconds > 0, at most a year's")
+
+
 class Peers:
     """All processes of a run, one per node; this one is `rank`, of `n`.
 
@@ -62,8 +69,7 @@ class Peers:
     _users = 0  #: of that one, in this process
 
     def __init__(self, timeout: float) -> None:
-        if not timeout > 0:
-            raise ValueError(f"timeout = {timeout!r}: give a number of seconds > 0")
+        check_timeout(timeout)
         self.timeout = timeout
         self.patience = max(timeout / 2, timeout - SEARCH)  #: with a message or a word
         number = next(_numbers)
