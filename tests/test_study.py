@@ -115,6 +115,7 @@ def test_the_sweeps_differ_from_table1_small_in_what_they_say():
         "budget": {"steps", "topology"},
         "again": {"evaluation"},
         "centralized": {"topology"},
+        "iid": {"epochs", "evaluation", "split", "topology"},
         "longer": {"epochs", "evaluation", "topology"},
         "published": {"topology"},
         "quickdraw": {"data", "epochs", "evaluation"},

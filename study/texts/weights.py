@@ -134,7 +134,7 @@ def dials(found: list[Ended]) -> str:
 
 def k_elsewhere(found: list[Ended]) -> str:
     """Moreau's k on every topology, against uniform weights."""
-    rules = {k: f"moreau(k={k}, v=0.1)" for k in ("0.1", "1", "10")}
+    rules = {k: f"moreau(k={k}, v=0.1)" for k in ("0.1", "1", "10", "100")}
     rows = []
     for t in TOPOLOGIES:
         some = among(found, "table1", "dials", topology=t)
