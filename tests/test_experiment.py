@@ -289,7 +289,7 @@ print(planned, min(peaks))
         (["algorithm.name=S-ADDOPT"], 12),
         (["algorithm.name=QGM"], 9),
         (["algorithm.name=SGP", "algorithm.optimizer=Adam"], 11),
-        (["algorithm.name=AllReduce"], 7),
+        (["algorithm.name=AllReduce"], 8),
     ],
     ids=str,
 )

@@ -709,7 +709,7 @@ def test_a_closure_with_overlap_is_refused():
         (nn.Linear(2, 2), {"wire": torch.float8_e4m3fn}, "travel in a float of 16, 32 or 64 bits"),
         (nn.Linear(2, 2), {"timeout": 0}, "timeout = 0: give a number of seconds > 0"),
         (nn.Linear(2, 2), {"topology": "rong"}, "rong"),
-        (nn.Linear(2, 2), {"topology": 3}, "topology = 3: give a name or one of pushsum.topology"),
+        (nn.Linear(2, 2), {"topology": 3}, "topology = 3: give a name, or one of pushsum.topology"),
         (nn.Linear(2, 2), {"topology": ps.topology.ring(3)}, "has 3 nodes, but there are 1 proc"),
         (nn.Linear(2, 2), {"overlap": True}, "overlap = True needs the optimizer"),
     ],
