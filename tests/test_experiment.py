@@ -642,6 +642,17 @@ def test_what_a_killed_process_left_half_written_is_removed(tmp_path):
     assert {path for path in place.iterdir() if path.is_file()} == before
 
 
+def test_a_directory_that_holds_no_run_is_left_as_it_is(tmp_path):
+    """What looks like a draft may be another program's."""
+    others = [tmp_path / ".settings.0123abcd", tmp_path / "b" / ".settings.0123abcd"]
+    (tmp_path / "b").mkdir()
+    for path in others:
+        path.write_text("precious")
+    run(build("steps=1"), tmp_path)
+    run(build("steps=1"), tmp_path / "a")
+    assert all(path.exists() for path in others)
+
+
 def test_a_sweep_leaves_an_unfinished_distributed_run_to_its_engine(tmp_path):
     run(build(), tmp_path)
     place = tmp_path / "checkpoints"

@@ -210,10 +210,10 @@ def qgm(lr: Rate, momentum: float, weighting: str | Weighting | Matrix) -> Algor
         gamma = rate(t)
         x_half = network.x - gamma * (momentum * m + g)
         after = protocol.push_sum(network, x_half, t, rule, exchange)
+        if gamma == 0:  # nothing to learn from
+            return State(after, m)
         # not network.y: whoever took the gradient may have changed it
         y = protocol.corrected(network.x, network.a)
-        if gamma == 0:
-            return State(after, m)
         led = y.sub_(after.y).div_(gamma)
         return State(after, led.lerp_(m, momentum))  # momentum m + (1 - momentum) led
 

@@ -98,10 +98,15 @@ def _remove(directory: Path, step: int) -> None:
 
 
 def remove_incomplete(directory: Path) -> None:
-    """Remove tensors, also those of nodes below the directory, whose JSON was never written."""
-    for path in directory.rglob("step-*.safetensors"):
-        if not path.with_suffix(".json").exists():
-            path.unlink()
+    """Remove what killed processes left: drafts, and tensors whose JSON was never written.
+
+    Also those of nodes, which have directories of their own below this one.
+    """
+    for place in (directory, *directory.glob("node-*")):
+        files.remove_drafts(place)
+        for path in place.glob("step-*.safetensors"):
+            if not path.with_suffix(".json").exists():
+                path.unlink()
 
 
 def generations(directory: Path) -> list[int]:

@@ -33,8 +33,8 @@ def appearing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def remove_drafts(directory: Path) -> None:
-    """What processes that were killed have left below a directory at which nobody is at work."""
-    for path in directory.rglob(".*"):
+    """What processes that were killed have left in a directory at which nobody is at work."""
+    for path in directory.glob(".*"):
         if _DRAFT.fullmatch(path.name):
             path.unlink(missing_ok=True)
 

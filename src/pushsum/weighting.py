@@ -495,12 +495,12 @@ def is_number(value: object) -> bool:
 
 def _named(rule: str, **dials: float) -> str:
     """`moreau(k=0.1, v=0.1)`, with as many digits as it takes: nodes compare names."""
-    short = {key: f"{value:g}" for key, value in dials.items()}
-    exact = (
-        f"{key}={text if float(text) == dials[key] else repr(float(dials[key]))}"
-        for key, text in short.items()
-    )
-    return f"{rule}({', '.join(exact)})"
+
+    def digits(value: float) -> str:
+        short = f"{value:g}"
+        return short if float(short) == value else repr(float(value))
+
+    return f"{rule}({', '.join(f'{key}={digits(value)}' for key, value in dials.items())})"
 
 
 def _check_positive(name: str, value: float) -> None:

@@ -39,11 +39,13 @@ def evaluate(
         load(runs[0])  # says why there is none
     for run in found:
         step, results, refused = tested(run)
-        named = len(results) + len(refused) > 1
-        for policy, result in results.items():
-            shown = f"{100 * result['accuracy']:.2f} %", f"{result['loss']:.4f}"
-            table.add_row(escape(str(run)), str(step), policy if named else "none", *shown)
+        rows = {
+            policy: (f"{100 * result['accuracy']:.2f} %", f"{result['loss']:.4f}")
+            for policy, result in results.items()
+        }
+        rows |= dict.fromkeys(refused, ("–", "–"))
+        for policy, shown in rows.items():
+            table.add_row(escape(str(run)), str(step), policy if len(rows) > 1 else "none", *shown)
         for policy, why in refused.items():
-            table.add_row(escape(str(run)), str(step), policy if named else "none", "–", "–")
             warn(f"{run}, {policy}: {why}")
     show(table)

@@ -83,8 +83,9 @@ def _claimed(directory: Path, resume: bool | None, held: ExitStack) -> bool:
     directory.mkdir(parents=True, exist_ok=True)
     held.enter_context(files.alone(directory / ".lock"))
     checkpoints = directory / "checkpoints"
-    files.remove_drafts(directory)
-    checkpoint.remove_incomplete(checkpoints)
+    if there:  # else the directory may be anybody's
+        files.remove_drafts(directory)
+        checkpoint.remove_incomplete(checkpoints)
     if resume is None:
         resume = any(checkpoints.rglob("step-*.json"))
         if not resume:  # what a run left that never saved
