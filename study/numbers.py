@@ -78,11 +78,11 @@ def among(found: Iterable[Ended], *sweeps: str, **wanted: str | float) -> list[E
     return [run for run in chosen(found, **wanted) if run.sweep in sweeps]
 
 
-def of(found: Iterable[Ended], method: str, **more: str | float) -> list[Ended]:
-    """The runs of a method as the paper has it, or, where `changed` is given, so changed."""
+def of(found: Iterable[Ended], method: str, *sweeps: str, **more: str | float) -> list[Ended]:
+    """The runs of a method, in the sweeps with the settings of Table 1 or in those named."""
     algorithm, weighting = (METHODS | OTHERS)[method]
-    some = found if "changed" in more else among(found, "table1", "far-first", "momentum")
-    return chosen(some, algorithm=algorithm, weighting=weighting, **more)
+    sweeps = sweeps or ("table1", "far-first", "momentum")
+    return among(found, *sweeps, algorithm=algorithm, weighting=weighting, **more)
 
 
 @dataclass(frozen=True)
@@ -105,18 +105,27 @@ def difference(one: Iterable[Ended], other: Iterable[Ended], column: str) -> Dif
     The topologies of a seed are not independent: they make one mean, and the interval is over
     seeds that have all of them.
     """
-    there = {(run.topology, run.seed): run[column] for run in other}
+    here, there = _by_place(one, column), _by_place(other, column)
     gaps: dict[int, dict[str, float]] = {}
-    for run in one:
-        if (run.topology, run.seed) in there:
-            gap = run[column] - there[run.topology, run.seed]
-            gaps.setdefault(run.seed, {})[run.topology] = gap
+    for topology, seed in here.keys() & there.keys():
+        gap = here[topology, seed] - there[topology, seed]
+        gaps.setdefault(seed, {})[topology] = gap
     topologies = {t for found in gaps.values() for t in found}
     means = [fmean(found.values()) for found in gaps.values() if found.keys() == topologies]
     if len(means) < 2:
         return None
     half = T[len(means) - 2] * stdev(means) / sqrt(len(means))
     return Difference(fmean(means), half, len(means))
+
+
+def _by_place(some: Iterable[Ended], column: str) -> dict[tuple[str, int], float]:
+    """(topology, seed) -> the one value there is."""
+    found: dict[tuple[str, int], float] = {}
+    for run in some:
+        if (run.topology, run.seed) in found:
+            raise ValueError(f"two runs on {run.topology} with seed {run.seed}: {run}")
+        found[run.topology, run.seed] = run[column]
+    return found
 
 
 def spread(some: Iterable[Ended], column: str) -> tuple[float, float, int] | None:

@@ -83,6 +83,28 @@ def test_the_commands_for_training_run(tmp_path):
 )
 def test_local_links_lead_somewhere(page):
     text = (ROOT / page).read_text()
-    targets = re.findall(r"\]\(([^)#]+)\)", text)
-    for target in targets:
-        assert ((ROOT / page).parent / target).exists(), target
+    for target, anchor in re.findall(r"\]\(([^)#]+)(?:#([^)]+))?\)", text):
+        there = (ROOT / page).parent / target
+        assert there.exists(), target
+        headings = re.findall(r"^#+ (.+)$", there.read_text(), re.M) if anchor else []
+        slugs = {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+        assert not anchor or anchor in slugs, f"{target}#{anchor}"
+
+
+@pytest.mark.parametrize(
+    ("picture", "command"),
+    [
+        ("demo", "demo --no-training"),
+        ("exponential", "topology exponential --nodes 6"),
+    ],
+)
+def test_the_pictures_are_what_the_commands_draw(picture, command, tmp_path):
+    """To a pixel: another machine may round otherwise."""
+    drawn, shown = tmp_path / "drawn.svg", ROOT / "docs" / "images" / f"{picture}.svg"
+    words = [*command.split(), "--plot", str(drawn)]
+    subprocess.run([sys.executable, "-m", "pushsum", *words], check=True, cwd=tmp_path)
+    number = re.compile(r"-?\d+(?:\.\d+)?")
+    here, there = (re.split(number, p.read_text()) for p in (drawn, shown))
+    assert here == there
+    here, there = ([float(x) for x in number.findall(p.read_text())] for p in (drawn, shown))
+    assert here == pytest.approx(there, abs=1)

@@ -15,7 +15,7 @@ def policies(found: list[Ended]) -> str:
     for t in TOPOLOGIES:
         for method in METHODS:
             here = of(found, method, topology=t)
-            group = of(found, method, topology=t, changed=GROUP)
+            group = of(found, method, "groupnorm", topology=t, changed=GROUP)
             rows.append([f"{method}, {t.capitalize()}", *_tested(here), percent(group)])
     for name, momentum, split in (
         ("centralized SGD", 0.0, ""),
@@ -44,7 +44,9 @@ def widest(found: list[Ended]) -> str:
 
 def group(found: list[Ended], one: str, other: str, topology: str) -> str:
     """Two methods with GroupNorm: `group:SGAP:SGP:full`."""
-    here, there = (of(found, method, topology=topology, changed=GROUP) for method in (one, other))
+    here, there = (
+        of(found, method, "groupnorm", topology=topology, changed=GROUP) for method in (one, other)
+    )
     return points(difference(here, there, "accuracy"))
 
 

@@ -87,11 +87,10 @@ def start(found: list[Ended]) -> str:
 
 def hundred_classes(found: list[Ended]) -> str:
     """Quick Draw: accuracies, and differences over the same seeds."""
-    some = [run for run in found if run.sweep == "quickdraw"]
     where = ("divide", "random")
     methods = (*METHODS, "MSGAP, far-first")
     runs = {
-        (m, t): of(some, m, topology=t, changed="data.name=quickdraw")
+        (m, t): of(found, m, "quickdraw", topology=t, changed="data.name=quickdraw")
         for m in methods
         for t in where
     }

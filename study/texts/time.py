@@ -34,15 +34,16 @@ def spent(found: list[Ended]) -> str:
 
 
 def transfer(found: list[Ended]) -> str:
-    """Accuracy and what sending takes, if the vectors were as long as ResNet-18's."""
+    """Accuracy and what sending takes, and would if the vectors were as long as ResNet-18's."""
     rows = []
     for method in METHODS:
         some = of(found, method)
         vectors = 2 if method == "S-ADDOPT" else 1
-        sending = vectors * 32 * RESNET18 / 1e9 * max((r["steps"] for r in some), default=0)
+        numbers = vectors * some[0]["steps"]  # sent along a channel, per parameter
+        here, there = (32 * d * numbers / 1e9 for d in (some[0]["parameters"], RESNET18))
         reached = [percent(chosen(some, topology=t)) for t in TOPOLOGIES]
-        rows.append([method, f"{sending / 60:.1f}" if some else "–", *reached])
-    return table(["", "minutes", *TITLES], rows)
+        rows.append([method, *reached, f"{here:.1f} s", f"{there / 60:.1f} min"])
+    return table(["accuracy, %", *TITLES, "these runs", "if ResNet-18"], rows)
 
 
 def wallclock(found: list[Ended]) -> str:
@@ -82,7 +83,7 @@ def wallclock_pairs(found: list[Ended]) -> str:
         [f"{m} / bound", *(f"{kept.over_bound(m)[1]:.2f}" for kept in (fast, slow))]
         for m in fast.overlapped
     ]
-    return table(["step times", "1 Gbit/s", "0.25 Gbit/s"], rows)
+    return table(["step times", "1 Gbit/s", "0.25 Gbit/s, one round"], rows)
 
 
 def decent_dp(found: list[Ended]) -> str:

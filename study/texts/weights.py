@@ -106,17 +106,17 @@ def given(found: list[Ended]) -> str:
 
 
 def apart(found: list[Ended]) -> str:
-    """The theorem's distance in the middle of the run."""
+    """The theorem's distance, from the same runs."""
     rows = []
-    for rule in RULES:
-        here = _ruled(found, "SGAP", rule)
+    for rule in ("uniform", LAZY, MOREAU, SCALE_FREE, FAR_FIRST):
+        here = among(found, "again", weighting=rule)
         means = [_middle(chosen(here, topology=t), "theorem") for t in TOPOLOGIES]
-        rows.append([rule, *("–" if mean is None else f"{mean:.3g}" for mean in means)])
+        rows.append([short(rule), *("–" if mean is None else f"{mean:.3g}" for mean in means)])
     return table(["distance", *TITLES], rows)
 
 
 def dials(found: list[Ended]) -> str:
-    """On Full: k over four orders of magnitude, c over as many, and what is gained on 1."""
+    """On Full: k over four orders of magnitude, c over as many; what is given and what is gained."""
     some = among(found, "table1", "dials", algorithm="SGAP", topology="full")
     rules = ("moreau(k={}, v=0.1)", "scale-free-moreau(c={}, v=0.1)")
     rows = []
@@ -125,11 +125,19 @@ def dials(found: list[Ended]) -> str:
         for rule in rules:
             here = chosen(some, weighting=rule.format(value))
             one = chosen(some, weighting=rule.format(1))
-            cells += [percent(here), points(difference(here, one, "accuracy"))]
-        if value == "1":
-            cells[1::2] = "", ""
+            gained = "" if value == "1" else points(difference(here, one, "accuracy"))
+            shares = [_middle(here, f"given {place}") for place in ("within", "across")]
+            gives = " / ".join("–" if share is None else f"{share:.2f}" for share in shares)
+            cells += [percent(here), gained, gives]
         rows.append([value, *cells])
-    return table(["k or c", "Moreau", "− that of 1", "scale-free Moreau", "− that of 1"], rows)
+    columns = "− that of 1", "gives"
+    return table(["k or c", "Moreau", *columns, "scale-free", *columns], rows)
+
+
+def rules(found: list[Ended], one: str, other: str, topology: str) -> str:
+    """SGAP with two weightings on one topology: `rules:moreau(k=10, v=0.1):lazy(c=0.8):full`."""
+    some = among(found, "table1", "dials", "lazy", algorithm="SGAP", topology=topology)
+    return points(difference(*(chosen(some, weighting=r) for r in (one, other)), "accuracy"))
 
 
 def k_elsewhere(found: list[Ended]) -> str:
@@ -192,6 +200,7 @@ TEXTS: dict[str, Text] = {
     "given": given,
     "apart": apart,
     "dials": dials,
+    "rules": rules,
     "k": k_elsewhere,
     "rates": rates,
     "longer": longer,
