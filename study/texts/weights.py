@@ -116,15 +116,15 @@ def apart(found: list[Ended]) -> str:
 
 
 def dials(found: list[Ended]) -> str:
-    """On Full: k over four orders of magnitude, c over as many; what is given and what is gained."""
+    """On Full: k over four orders of magnitude, and c; what is gained on 1, and given."""
     some = among(found, "table1", "dials", algorithm="SGAP", topology="full")
-    rules = ("moreau(k={}, v=0.1)", "scale-free-moreau(c={}, v=0.1)")
+    kinds = ("moreau(k={}, v=0.1)", "scale-free-moreau(c={}, v=0.1)")
     rows = []
     for value in ("0.01", "0.1", "1", "10", "100"):
         cells = []
-        for rule in rules:
-            here = chosen(some, weighting=rule.format(value))
-            one = chosen(some, weighting=rule.format(1))
+        for kind in kinds:
+            here = chosen(some, weighting=kind.format(value))
+            one = chosen(some, weighting=kind.format(1))
             gained = "" if value == "1" else points(difference(here, one, "accuracy"))
             shares = [_middle(here, f"given {place}") for place in ("within", "across")]
             gives = " / ".join("–" if share is None else f"{share:.2f}" for share in shares)
@@ -137,20 +137,21 @@ def dials(found: list[Ended]) -> str:
 def rules(found: list[Ended], one: str, other: str, topology: str) -> str:
     """SGAP with two weightings on one topology: `rules:moreau(k=10, v=0.1):lazy(c=0.8):full`."""
     some = among(found, "table1", "dials", "lazy", algorithm="SGAP", topology=topology)
-    return points(difference(*(chosen(some, weighting=r) for r in (one, other)), "accuracy"))
+    here, there = chosen(some, weighting=one), chosen(some, weighting=other)
+    return points(difference(here, there, "accuracy"))
 
 
 def k_elsewhere(found: list[Ended]) -> str:
     """Moreau's k on every topology, against uniform weights."""
-    rules = {k: f"moreau(k={k}, v=0.1)" for k in ("0.1", "1", "10", "100")}
+    named = {k: f"moreau(k={k}, v=0.1)" for k in ("0.1", "1", "10", "100")}
     rows = []
     for t in TOPOLOGIES:
         some = among(found, "table1", "dials", topology=t)
         uniform = chosen(some, algorithm="SGP")
-        runs = {k: chosen(some, algorithm="SGAP", weighting=rule) for k, rule in rules.items()}
+        runs = {k: chosen(some, algorithm="SGAP", weighting=rule) for k, rule in named.items()}
         gaps = [points(difference(here, uniform, "accuracy")) for here in runs.values()]
         rows.append([t.capitalize(), percent(uniform), *gaps])
-    return table(["points", "SGP, %", *(f"SGAP, k = {k} − SGP" for k in rules)], rows)
+    return table(["points", "SGP, %", *(f"SGAP, k = {k} − SGP" for k in named)], rows)
 
 
 def rates(found: list[Ended]) -> str:
