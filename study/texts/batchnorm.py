@@ -29,6 +29,16 @@ def policies(found: list[Ended]) -> str:
     return table(["accuracy, %", "averaged", "recomputed", "test batch", "GroupNorm"], rows)
 
 
+def all_labels(found: list[Ended], norm: str = "") -> str:
+    """What centralized SGD gains where every node has all labels: `all-labels:group`."""
+    changed = [GROUP] * (norm == "group")
+    some = [r for r in found if r.algorithm == "AllReduce" and r.momentum == 0]
+    half, every = (
+        chosen(some, changed=" ".join((*split, *changed))) for split in ([], ["split.kind=iid"])
+    )
+    return points(difference(every, half, "accuracy"))
+
+
 def _tested(some: list[Ended]) -> list[str]:
     return [percent(some, column) for column in POLICIES]
 
@@ -50,4 +60,9 @@ def group(found: list[Ended], one: str, other: str, topology: str) -> str:
     return points(difference(here, there, "accuracy"))
 
 
-TEXTS: dict[str, Text] = {"batchnorm": policies, "policies": widest, "group": group}
+TEXTS: dict[str, Text] = {
+    "batchnorm": policies,
+    "policies": widest,
+    "all-labels": all_labels,
+    "group": group,
+}
