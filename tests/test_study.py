@@ -132,7 +132,7 @@ def test_the_sweeps_differ_from_table1_small_in_what_they_say():
         "again": {"evaluation"},
         "centralized": {"topology"},
         "iid": {"epochs", "evaluation", "split", "topology"},
-        "longer": {"epochs", "evaluation", "topology"},
+        "longer": {"epochs", "evaluation"},
         "published": {"topology"},
         "quickdraw": {"data", "epochs", "evaluation"},
     }

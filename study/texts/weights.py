@@ -177,8 +177,9 @@ def rates(found: list[Ended]) -> str:
 def longer(found: list[Ended]) -> str:
     """The same with more epochs."""
     rows = [
-        [f"{epochs} epochs", *_sgap_and_sgp(found, sweep, "exponential")]
+        [f"{epochs} epochs, {t.capitalize()}", *_sgap_and_sgp(found, sweep, t)]
         for sweep, epochs in (("table1", "2"), ("longer", "6"))
+        for t in ("full", "exponential")
     ]
     return table(["accuracy, %", "SGP", "SGAP, Moreau", "SGAP − SGP"], rows)
 
