@@ -48,7 +48,8 @@ def weights(found: list[Ended]) -> str:
 
 def _ruled(found: list[Ended], family: str, rule: str) -> list[Ended]:
     algorithm = FAMILIES[family] if rule == "uniform" else family
-    return among(found, "table1", "lazy", "far-first", algorithm=algorithm, weighting=rule)
+    sweeps = ("table1", "lazy", "dials", "far-first")
+    return among(found, *sweeps, algorithm=algorithm, weighting=rule)
 
 
 def adaptive(found: list[Ended]) -> str:
@@ -138,8 +139,7 @@ def dials(found: list[Ended]) -> str:
 
 def rules(found: list[Ended], one: str, other: str, topology: str) -> str:
     """SGAP with two weightings on one topology: `rules:moreau(k=10, v=0.1):lazy(c=0.8):full`."""
-    some = among(found, "table1", "dials", "lazy", algorithm="SGAP", topology=topology)
-    here, there = chosen(some, weighting=one), chosen(some, weighting=other)
+    here, there = (chosen(_ruled(found, "SGAP", r), topology=topology) for r in (one, other))
     return points(difference(here, there, "accuracy"))
 
 
@@ -159,9 +159,11 @@ def k_ahead(found: list[Ended]) -> str:
 
 
 def _over_uniform(found: list[Ended], k: str, topology: str) -> Difference | None:
-    some = among(found, "table1", "dials", topology=topology)
-    moreau = chosen(some, algorithm="SGAP", weighting=f"moreau(k={k}, v=0.1)")
-    return difference(moreau, chosen(some, algorithm="SGP"), "accuracy")
+    moreau, uniform = (
+        chosen(_ruled(found, "SGAP", rule), topology=topology)
+        for rule in (f"moreau(k={k}, v=0.1)", "uniform")
+    )
+    return difference(moreau, uniform, "accuracy")
 
 
 def rates(found: list[Ended]) -> str:
