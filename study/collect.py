@@ -20,7 +20,9 @@ from study import RESULTS
 Row = dict[str, Any]
 
 ALWAYS = ("algorithm.name", "algorithm.lr", "algorithm.momentum", "topology.name", "seed")
-USUAL = {  #: switches of the recipe table1-small; those set otherwise stand in the column `changed`
+#: Switches of the recipe table1-small; those set otherwise stand in the column `changed`.
+#: Length and step size are told by the sweep.
+USUAL = {
     "data.name": "cifar10",
     "split.kind": "clusters",
     "data.augment": False,
@@ -43,8 +45,8 @@ def main(directory: Path) -> None:
     rows = {row["run"]: row for row in read("runs")}
     curves = [row for row in read("curves") if row["run"] not in runs]
     for name, run in runs.items():
-        kept = (rows.get(name, {}).get(key) for key in ("accuracy", "commit"))
-        if (*kept,) != (str(run.last.measures["accuracy"].mean), run.meta["git"]):
+        kept, accuracy = rows.get(name, {}), run.last.measures["accuracy"].mean
+        if (kept.get("accuracy"), kept.get("commit")) != (str(accuracy), run.meta["git"]):
             print(name, flush=True)
             rows[name] = {"run": name} | _about(run) | _reached(run)
         curves += [{"run": name} | row for row in _curve(run)]

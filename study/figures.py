@@ -1,6 +1,6 @@
 """The pictures of the evidence pages."""
 
-from collections.abc import Iterable
+from statistics import fmean
 
 from benchmarks.wallclock import Measured, picture
 from pushsum.drawing import svg
@@ -88,7 +88,7 @@ def _consensus() -> str:
             here = [row for row in rows if row["weighting"] == rule]
             nodes = sorted({int(row["nodes"]) for row in here})
             by = {n: [row for row in here if int(row["nodes"]) == n] for n in nodes}
-            distance = [_mean(float(row["distance"]) for row in by[n]) for n in nodes]
+            distance = [fmean(float(row["distance"]) for row in by[n]) for n in nodes]
             bound = [10 ** max(float(row["log10 bound"]) for row in by[n]) for n in nodes]
             if max(distance) > 1e-9:  # uniform weights on Full leave none
                 lines.append(Series(rule, nodes, distance))
@@ -109,14 +109,9 @@ def _bytes(found: list[Ended]) -> str:
             here = [row for row in curves if row["run"] in names]
             steps = sorted({int(row["step"]) for row in here})
             at = {s: [row for row in here if int(row["step"]) == s] for s in steps}
-            x = [_mean(float(row["gigabytes"]) for row in at[s]) for s in steps]
-            y = [100 * _mean(float(row["accuracy"]) for row in at[s]) for s in steps]
+            x = [fmean(float(row["gigabytes"]) for row in at[s]) for s in steps]
+            y = [100 * fmean(float(row["accuracy"]) for row in at[s]) for s in steps]
             lines.append(Series(method, x, y))
         label = "gigabytes pushed by all nodes"
         panels.append(Panel(topology.capitalize(), label, "accuracy, %", lines, log_y=False))
     return chart_svg("Accuracy of the average model for what was pushed", panels)
-
-
-def _mean(values: Iterable[float]) -> float:
-    found = list(values)
-    return sum(found) / len(found)

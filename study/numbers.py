@@ -1,6 +1,6 @@
 """The study's results as numbers: which runs, how they compare, how sure that is."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import sqrt
 from statistics import fmean, stdev
@@ -10,6 +10,7 @@ from study.collect import read
 TOPOLOGIES = ("full", "divide", "exponential", "random")
 LAZY, FAR_FIRST = "lazy(c=0.5)", "far-first(c=1, v=0.1)"
 MOREAU, SCALE_FREE = "moreau(k=1, v=0.1)", "scale-free-moreau(c=1, v=0.1)"
+AS_TABLE1 = ("table1", "lazy", "dials", "far-first", "momentum")  #: sweeps with its settings
 
 METHODS = {  #: of the paper: the name in the table -> algorithm and weighting
     "SGP": ("SGP", "uniform"),
@@ -31,6 +32,9 @@ OTHERS = {  #: what else was tried in the paper's place
 
 #: The 97.5 % quantiles of Student's t distribution with 1, 2, ... degrees of freedom.
 T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+
+
+Place = tuple[str, int]  #: topology and seed
 
 
 @dataclass(frozen=True)
@@ -67,10 +71,10 @@ def runs() -> list[Ended]:
     ]
 
 
-def chosen(among: Iterable[Ended], **wanted: str | float) -> list[Ended]:
+def chosen(found: Iterable[Ended], **wanted: str | float) -> list[Ended]:
     """The runs with these attributes; `changed` is nothing unless it is asked for."""
     wanted.setdefault("changed", "")
-    return [run for run in among if all(getattr(run, k) == v for k, v in wanted.items())]
+    return [run for run in found if all(getattr(run, k) == v for k, v in wanted.items())]
 
 
 def among(found: Iterable[Ended], *sweeps: str, **wanted: str | float) -> list[Ended]:
@@ -79,10 +83,12 @@ def among(found: Iterable[Ended], *sweeps: str, **wanted: str | float) -> list[E
 
 
 def of(found: Iterable[Ended], method: str, *sweeps: str, **more: str | float) -> list[Ended]:
-    """The runs of a method, in the sweeps with the settings of Table 1 or in those named."""
-    algorithm, weighting = (METHODS | OTHERS)[method]
-    sweeps = sweeps or ("table1", "far-first", "momentum")
-    return among(found, *sweeps, algorithm=algorithm, weighting=weighting, **more)
+    """The runs of a method, in the sweeps with the settings of Table 1 or in those named.
+
+    A method is a name of the tables, or an algorithm and its weights: `SGAP, lazy(c=0.25)`.
+    """
+    algorithm, weighting = (METHODS | OTHERS).get(method) or method.split(", ", 1)
+    return among(found, *(sweeps or AS_TABLE1), algorithm=algorithm, weighting=weighting, **more)
 
 
 @dataclass(frozen=True)
@@ -105,10 +111,19 @@ def difference(one: Iterable[Ended], other: Iterable[Ended], column: str) -> Dif
     The topologies of a seed are not independent: they make one mean, and the interval is over
     seeds that have all of them.
     """
+    return over_seeds(paired(one, other, column))
+
+
+def paired(one: Iterable[Ended], other: Iterable[Ended], column: str) -> dict[Place, float]:
+    """Differences where both have a run."""
     here, there = _by_place(one, column), _by_place(other, column)
+    return {at: here[at] - there[at] for at in here.keys() & there.keys()}
+
+
+def over_seeds(differences: Mapping[Place, float]) -> Difference | None:
+    """Their mean and how sure it is; None with fewer than two seeds."""
     gaps: dict[int, dict[str, float]] = {}
-    for topology, seed in here.keys() & there.keys():
-        gap = here[topology, seed] - there[topology, seed]
+    for (topology, seed), gap in differences.items():
         gaps.setdefault(seed, {})[topology] = gap
     topologies = {t for found in gaps.values() for t in found}
     means = [fmean(found.values()) for found in gaps.values() if found.keys() == topologies]
@@ -118,9 +133,9 @@ def difference(one: Iterable[Ended], other: Iterable[Ended], column: str) -> Dif
     return Difference(fmean(means), half, len(means))
 
 
-def _by_place(some: Iterable[Ended], column: str) -> dict[tuple[str, int], float]:
-    """(topology, seed) -> the one value there is."""
-    found: dict[tuple[str, int], float] = {}
+def _by_place(some: Iterable[Ended], column: str) -> dict[Place, float]:
+    """The one value that there is in each place."""
+    found: dict[Place, float] = {}
     for run in some:
         if (run.topology, run.seed) in found:
             raise ValueError(f"two runs on {run.topology} with seed {run.seed}: {run}")

@@ -2,11 +2,11 @@
 
 from statistics import fmean
 
-from study.numbers import METHODS, TOPOLOGIES, Ended, chosen, difference, of
+from study.numbers import METHODS, TOPOLOGIES, Ended, among, difference, of
 from study.words import Text, percent, points, table
 
 POLICIES = ("averaged accuracy", "recomputed accuracy", "test-batch accuracy")  #: columns
-GROUP = "model.norm=group"
+ALL_LABELS, GROUP = "split.kind=iid", "model.norm=group"  #: what a run says that it changed
 
 
 def policies(found: list[Ended]) -> str:
@@ -15,28 +15,30 @@ def policies(found: list[Ended]) -> str:
     for t in TOPOLOGIES:
         for method in METHODS:
             here = of(found, method, topology=t)
-            group = of(found, method, "groupnorm", topology=t, changed=GROUP)
-            rows.append([f"{method}, {t.capitalize()}", *_tested(here), percent(group)])
+            normed = of(found, method, "groupnorm", topology=t, changed=GROUP)
+            rows.append([f"{method}, {t.capitalize()}", *_tested(here), percent(normed)])
     for name, momentum, split in (
         ("centralized SGD", 0.0, ""),
         ("centralized momentum SGD", 0.8, ""),
-        ("centralized SGD, all labels everywhere", 0.0, "split.kind=iid"),
+        ("centralized SGD, all labels everywhere", 0.0, ALL_LABELS),
     ):
-        some = [r for r in found if r.algorithm == "AllReduce" and r.momentum == momentum]
-        here = chosen(some, changed=split)
-        group = chosen(some, changed=" ".join(filter(None, (split, GROUP))))
-        rows.append([name, *_tested(here), percent(group)])
+        here = centralized(found, momentum, split)
+        normed = centralized(found, momentum, split, GROUP)
+        rows.append([name, *_tested(here), percent(normed)])
     return table(["accuracy, %", "averaged", "recomputed", "test batch", "GroupNorm"], rows)
 
 
 def all_labels(found: list[Ended], norm: str = "") -> str:
     """What centralized SGD gains where every node has all labels: `all-labels:group`."""
-    changed = [GROUP] * (norm == "group")
-    some = [r for r in found if r.algorithm == "AllReduce" and r.momentum == 0]
-    half, every = (
-        chosen(some, changed=" ".join((*split, *changed))) for split in ([], ["split.kind=iid"])
-    )
+    changed = GROUP if norm == "group" else ""
+    half, every = (centralized(found, 0.0, split, changed) for split in ("", ALL_LABELS))
     return points(difference(every, half, "accuracy"))
+
+
+def centralized(found: list[Ended], momentum: float, *switches: str) -> list[Ended]:
+    """The runs of centralized SGD; switches in the order of `collect.USUAL`."""
+    changed = " ".join(filter(None, switches))
+    return among(found, "centralized", "iid", momentum=momentum, changed=changed)
 
 
 def _tested(some: list[Ended]) -> list[str]:

@@ -7,15 +7,15 @@ from study.collect import read
 from study.numbers import MOREAU, Ended
 from study.words import Text, short, table
 
-DISTANCES = (("exponential", "uniform"), ("exponential", MOREAU), ("full", MOREAU))
+SHOWN = (("exponential", "uniform"), ("exponential", MOREAU), ("full", MOREAU))
 
 
 def distances(found: list[Ended]) -> str:
-    """Exponential: the distance and the bound; Full: Moreau's distance (uniform has none)."""
+    """The distance and the bound by N (uniform weights on Full leave no distance)."""
     rows = []
-    for nodes in dict.fromkeys(row["nodes"] for row in read("consensus")):
-        cells = [nodes]
-        for graph, rule in DISTANCES:
+    for nodes in _nodes():
+        cells = [str(nodes)]
+        for graph, rule in SHOWN:
             here = _of(graph, rule, nodes)
             bound = max(float(row["log10 bound"]) for row in here)
             cells += [
@@ -23,22 +23,21 @@ def distances(found: list[Ended]) -> str:
                 f"10<sup>{bound:.1f}</sup>",
             ]
         rows.append(cells)
-    names = [f"{graph.capitalize()}, {short(rule)}" for graph, rule in DISTANCES]
+    names = [f"{graph.capitalize()}, {short(rule)}" for graph, rule in SHOWN]
     return table(["N", *(h for name in names for h in (name, "allowed"))], rows)
 
 
 def slopes(found: list[Ended], column: str = "distance") -> str:
     """distance ~ N^slope, by least squares over the logarithms, for N >= 4."""
-    many = [n for n in dict.fromkeys(row["nodes"] for row in read("consensus")) if int(n) >= 4]
-    slopes = []
-    for graph, rule in DISTANCES:
+    fits = []
+    for graph, rule in SHOWN:
         points = [
-            (log(int(n)), log(float(row[column]))) for n in many for row in _of(graph, rule, n)
+            (log(n), log(float(row[column]))) for n in _nodes(4) for row in _of(graph, rule, n)
         ]
         mx, my = fmean(x for x, _ in points), fmean(y for _, y in points)
         slope = sum((x - mx) * (y - my) for x, y in points) / sum((x - mx) ** 2 for x, _ in points)
-        slopes.append(f"{slope:+.2f} ({graph.capitalize()}, {short(rule)})")
-    return ", ".join(slopes)
+        fits.append(f"{slope:+.2f} ({graph.capitalize()}, {short(rule)})")
+    return ", ".join(fits)
 
 
 def orders_of_magnitude(found: list[Ended]) -> str:
@@ -57,14 +56,14 @@ def broken(found: list[Ended]) -> str:
 
 
 def moreau_over_uniform(found: list[Ended]) -> str:
-    """Ratios of mean distances on Exponential, the lowest and the highest over N."""
+    """Ratios of mean distances on Exponential, the lowest and the highest over N >= 8."""
     ratios = []
-    for nodes in dict.fromkeys(row["nodes"] for row in read("consensus")):
+    for nodes in _nodes(8):
         far, near = (
             fmean(float(row["distance"]) for row in _of("exponential", rule, nodes))
             for rule in (MOREAU, "uniform")
         )
-        ratios += [far / near] if near > 0 else []
+        ratios.append(far / near)
     return f"{min(ratios):.0f} to {max(ratios):.0f}"
 
 
@@ -76,13 +75,23 @@ def horizon(found: list[Ended]) -> str:
     return table([first, "broken with H", "broken with the paper's Δ·B"], rows)
 
 
-def _of(graph: str, rule: str, nodes: str) -> list[dict[str, str]]:
-    wanted = (graph, rule, nodes)
+def _nodes(least: int = 0) -> list[int]:
+    """The numbers of nodes that were tried, from `least` on."""
+    return sorted({n for row in read("consensus") if (n := int(row["nodes"])) >= least})
+
+
+def _of(graph: str, rule: str, nodes: int) -> list[dict[str, str]]:
+    wanted = (graph, rule, str(nodes))
     return [
         row
         for row in read("consensus")
         if (row["topology"], row["weighting"], row["nodes"]) == wanted
     ]
+
+
+def sequences(found: list[Ended]) -> str:
+    """How many random sequences were tried."""
+    return f"{int(read('horizon')[0]['sequences']):,}"
 
 
 TEXTS: dict[str, Text] = {
@@ -92,4 +101,5 @@ TEXTS: dict[str, Text] = {
     "consensus-broken": broken,
     "moreau-over-uniform": moreau_over_uniform,
     "horizon": horizon,
+    "sequences": sequences,
 }

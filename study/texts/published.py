@@ -3,8 +3,11 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
+from study.collect import read
 from study.numbers import Difference, Ended, among, difference, of
 from study.words import Text, percent, points, table
+
+Row = tuple[str, list[Ended], Difference | None]
 
 STEPS = "algorithm.schedule.kind=steps"
 SWITCHES = {  #: what a run says that it changed -> in words
@@ -42,7 +45,14 @@ def clear(found: list[Ended]) -> str:
     return f"{sum(gap is not None and gap.clear for gap in gaps)} of {len(gaps)}"
 
 
-Row = tuple[str, list[Ended], Difference | None]
+def halfway(found: list[Ended]) -> str:
+    """What the base had reached before its last epoch, less where it ended."""
+    base = of(found, "MSGAP", topology="random")
+    at_half = {
+        row["run"]: row["accuracy"] for row in read("curves") if round(float(row["epoch"]), 1) == 1
+    }
+    half = [replace(r, values=r.values | {"accuracy": at_half[r.values["run"]]}) for r in base]
+    return points(difference(half, base, "accuracy"))
 
 
 def _compared(found: list[Ended], switched: Iterable[str]) -> list[Row]:
@@ -66,4 +76,4 @@ def _tested(found: list[Ended]) -> list[Row]:
     return rows
 
 
-TEXTS: dict[str, Text] = {"switches": switches, "switches-clear": clear}
+TEXTS: dict[str, Text] = {"switches": switches, "switches-clear": clear, "halfway": halfway}

@@ -5,9 +5,11 @@ from itertools import combinations
 from statistics import fmean
 
 from pushsum.report.paper import table1 as paper_table
+from study.collect import read
 from study.numbers import METHODS, OTHERS, TOPOLOGIES, Ended, among, chosen, difference, of, spread
 from study.words import TITLES, Text, percent, points, table
 
+AUTHORS_LAST = "24"  #: they test before each epoch
 PAIRS = (("SGAP", "SGP"), ("MSGAP", "MSGP"), ("MSGP", "SGP"), ("S-ADDOPT", "SGP"))
 
 
@@ -68,10 +70,44 @@ def clear(found: list[Ended]) -> str:
     return f"{len(sure)} are larger than the noise, and {agreed} of these in the paper's order"
 
 
+def authors(found: list[Ended]) -> str:
+    """Differences in the runs that the authors published, by the epochs trained."""
+    rows = []
+    for one, other in PAIRS[:2]:
+        for epochs in ("1", "2", AUTHORS_LAST):
+            ours, theirs = _authors(one, epochs), _authors(other, epochs)
+            gaps = (f"{100 * (ours[t] - theirs[t]):+.2f}" for t in TOPOLOGIES)
+            rows.append(
+                [f"{one} − {other}, {epochs} epochs".replace(" 1 epochs", " 1 epoch"), *gaps]
+            )
+    return table(["points, the authors' runs", *TITLES], rows)
+
+
+def authors_level(found: list[Ended]) -> str:
+    """Between which accuracies all of the authors' runs are, early and at the end."""
+    early, late = (
+        [100 * x for m in METHODS for x in _authors(m, epochs).values()]
+        for epochs in ("1", AUTHORS_LAST)
+    )
+    return (
+        f"{min(early):.0f} to {max(early):.0f} % after one epoch, "
+        f"{min(late):.0f} to {max(late):.0f} % after {AUTHORS_LAST}"
+    )
+
+
+def _authors(method: str, epochs: str) -> dict[str, float]:
+    """Topology -> accuracy."""
+    return {
+        row["topology"]: float(row["accuracy"])
+        for row in read("authors")
+        if (row["algorithm"], row["epochs"]) == (method, epochs)
+    }
+
+
 def start(found: list[Ended]) -> str:
     """What was tried where nodes cannot average exactly, the best first."""
     where = ("divide", "exponential", "random")
-    best = [run for run in of(found, "MSGAP") if run.topology in where]
+    paper = [run for run in of(found, "MSGAP") if run.topology in where]
     rows = []
     for method in METHODS | OTHERS:
         here = [run for run in of(found, method) if run.topology in where]
@@ -79,7 +115,7 @@ def start(found: list[Ended]) -> str:
         if all(cells):
             mean = fmean(fmean(run["accuracy"] for run in cell) for cell in cells)
             worst = min(run["accuracy"] for run in here)
-            more = points(difference(here, best, "accuracy")) if method != "MSGAP" else ""
+            more = points(difference(here, paper, "accuracy")) if method != "MSGAP" else ""
             shown = [f"{100 * mean:.2f}", *map(percent, cells), f"{100 * worst:.2f}", more]
             rows.append((mean, [method, *shown]))
     headings = ["mean", *(t.capitalize() for t in where), "worst run", "− MSGAP"]
@@ -95,7 +131,7 @@ def hundred_classes(found: list[Ended]) -> str:
 
 def fresh(found: list[Ended]) -> str:
     """With seeds that had no part in finding far-first weights."""
-    methods = ("MSGAP, far-first", "MSGAP", "MSGP")
+    methods = ("MSGAP, far-first", "MSGAP, scale-free", "MSGAP", "MSGP")
     return _two_graphs(found, "fresh", methods, combinations(methods, 2))
 
 
@@ -133,7 +169,7 @@ def cost(found: list[Ended]) -> str:
         recorded = sum(run["seconds"] for run in some) / 3600
         least = sum(len(seconds) * min(seconds) for seconds in kinds.values()) / 3600
         rows.append([name, str(len(some)), f"{recorded:.1f}", f"{least:.1f}"])
-    return table(["sweep", "runs", "hours of one core", "if all as fast as the fastest"], rows)
+    return table(["sweep", "runs", "hours of one core", "undisturbed"], rows)
 
 
 def again(found: list[Ended]) -> str:
@@ -146,7 +182,7 @@ def again(found: list[Ended]) -> str:
 
 
 def _cell(run: Ended) -> tuple[str, str, str, int]:
-    """What tells the runs of one sweep apart."""
+    """What tells the runs of Table 1 apart."""
     return run.algorithm, run.weighting, run.topology, run.seed
 
 
@@ -161,6 +197,8 @@ TEXTS: dict[str, Text] = {
     "gap": gap,
     "order": order,
     "clear": clear,
+    "authors": authors,
+    "authors-level": authors_level,
     "start": start,
     "quickdraw": hundred_classes,
     "fresh": fresh,

@@ -2,35 +2,44 @@
 
 from benchmarks.wallclock import PAPER_HOURS, Measured
 from study import RESULTS
-from study.numbers import METHODS, TOPOLOGIES, Ended, chosen, of, spread
+from study.numbers import METHODS, TOPOLOGIES, Ended, among, chosen, of, spread
+from study.texts.batchnorm import centralized
 from study.words import TITLES, Text, percent, table
 
+ALL_REDUCE = "centralized SGD, by all-reduce"
 RESNET18 = 11_173_962  #: parameters
 
 
 def accuracy_for_bytes(found: list[Ended]) -> str:
     """What a run pushed, and its accuracy for that."""
-    rows = []
-    for method in METHODS:
-        cells = []
-        for t in TOPOLOGIES:
-            here = of(found, method, topology=t)
-            pushed, reached = spread(here, "gigabytes"), spread(here, "accuracy")
-            if pushed is None or reached is None:
-                cells.append("–")
-            else:
-                cells.append(f"{100 * reached[0]:.1f} % for {pushed[0]:.2f} GB")
-        rows.append([method, *cells])
+    rows = [[m, *(_pushed(of(found, m, topology=t)) for t in TOPOLOGIES)] for m in METHODS]
+    rows.append([ALL_REDUCE, _pushed(centralized(found, 0.0)), *[""] * 3])
     return table(["", *TITLES], rows)
 
 
-def spent(found: list[Ended]) -> str:
-    """SGP on Exponential, and on Full with a schedule of its own for as few bytes."""
-    shown = []
-    for some in (of(found, "SGP", topology="exponential"), chosen(found, sweep="budget")):
-        pushed = spread(some, "gigabytes")
-        shown.append("–" if pushed is None else f"{percent(some)} % with {pushed[0]:.2f} GB")
-    return f"{shown[0]} on Exponential, {shown[1]} on Full"
+def _pushed(some: list[Ended]) -> str:
+    pushed, reached = spread(some, "gigabytes"), spread(some, "accuracy")
+    if pushed is None or reached is None:
+        return "–"
+    return f"{100 * reached[0]:.1f} % for {pushed[0]:.2f} GB"
+
+
+def budget(found: list[Ended]) -> str:
+    """Methods with as many bytes as SGP pushes on Exponential, and on Divide."""
+    fewer_steps = among(found, "budget")
+    rows = []
+    for name, some in (
+        ("SGP, Exponential", of(found, "SGP", topology="exponential")),
+        (ALL_REDUCE, chosen(fewer_steps, algorithm="AllReduce")),
+        ("S-ADDOPT, Exponential", chosen(fewer_steps, topology="exponential")),
+        ("SGP, Full", chosen(fewer_steps, algorithm="SGP")),
+        ("SGP, Divide", of(found, "SGP", topology="divide")),
+        ("S-ADDOPT, Divide", chosen(fewer_steps, topology="divide")),
+    ):
+        if some:
+            pushed = f"{some[0]['gigabytes']:.2f}", f"{some[0]['steps']:.0f}"
+            rows.append([name, *pushed, percent(some)])
+    return table(["", "GB", "steps", "accuracy, %"], rows)
 
 
 def transfer(found: list[Ended]) -> str:
@@ -39,8 +48,8 @@ def transfer(found: list[Ended]) -> str:
     for method in METHODS:
         some = of(found, method)
         vectors = 2 if method == "S-ADDOPT" else 1
-        numbers = vectors * some[0]["steps"]  # sent along a channel, per parameter
-        here, there = (32 * d * numbers / 1e9 for d in (some[0]["parameters"], RESNET18))
+        sent = vectors * some[0]["steps"]  # vectors along one channel
+        here, there = (32 * d * sent / 1e9 for d in (some[0]["parameters"], RESNET18))
         reached = [percent(chosen(some, topology=t)) for t in TOPOLOGIES]
         rows.append([method, *reached, f"{here:.1f} s", f"{there / 60:.1f} min"])
     return table(["accuracy, %", *TITLES, "these runs", "if ResNet-18"], rows)
@@ -113,7 +122,7 @@ def _ratio(found: Measured, one: str, other: str) -> str:
 
 TEXTS: dict[str, Text] = {
     "bytes": accuracy_for_bytes,
-    "spent": spent,
+    "budget": budget,
     "transfer": transfer,
     "wallclock": wallclock,
     "wallclock-pairs": wallclock_pairs,

@@ -1,12 +1,13 @@
 """Adaptive or merely lazy: accuracies, what was given, what it followed, and the dials."""
 
+from collections.abc import Iterable, Iterator
+from itertools import product
 from statistics import fmean
 
 from study.collect import read
 from study.numbers import (
     FAR_FIRST,
     LAZY,
-    METHODS,
     MOREAU,
     SCALE_FREE,
     TOPOLOGIES,
@@ -16,6 +17,8 @@ from study.numbers import (
     chosen,
     difference,
     of,
+    over_seeds,
+    paired,
 )
 from study.texts.table1 import gap
 from study.words import TITLES, Text, percent, points, short, table
@@ -31,6 +34,7 @@ COMPARED = (
     (SCALE_FREE, LAZY),
 )
 KS = ("0.1", "1", "10", "100")  #: that were tried on every topology
+SGAP_AND_SGP = ("SGP", "SGAP, Moreau", "SGAP − SGP", "change of that")  #: columns
 FAMILIES = {"SGAP": "SGP", "MSGAP": "MSGP"}  #: with weights of its own -> with uniform ones
 
 
@@ -39,17 +43,14 @@ def weights(found: list[Ended]) -> str:
     rows = []
     for family in FAMILIES:
         for rule in RULES:
-            here = _ruled(found, family, rule)
-            if here:
-                cells = (percent(chosen(here, topology=t)) for t in TOPOLOGIES)
-                rows.append([f"{here[0].algorithm}, {rule}", *cells])
+            method = _named(family, rule)
+            if of(found, method):
+                rows.append([method, *(percent(of(found, method, topology=t)) for t in TOPOLOGIES)])
     return table(["accuracy, %", *TITLES], rows)
 
 
-def _ruled(found: list[Ended], family: str, rule: str) -> list[Ended]:
-    algorithm = FAMILIES[family] if rule == "uniform" else family
-    sweeps = ("table1", "lazy", "dials", "far-first")
-    return among(found, *sweeps, algorithm=algorithm, weighting=rule)
+def _named(family: str, rule: str) -> str:
+    return f"{FAMILIES[family] if rule == 'uniform' else family}, {rule}"
 
 
 def adaptive(found: list[Ended]) -> str:
@@ -57,14 +58,11 @@ def adaptive(found: list[Ended]) -> str:
     rows = []
     for family in FAMILIES:
         for one, other in COMPARED:
-            here, there = _ruled(found, family, one), _ruled(found, family, other)
-            if there:
-                places = [{"topology": t} for t in TOPOLOGIES] + [{}]
-                gaps = (
-                    difference(chosen(here, **p), chosen(there, **p), "accuracy") for p in places
-                )
-                rows.append([f"{family}: {short(one)} − {short(other)}", *map(points, gaps)])
-    return table(["points", *TITLES, "all"], rows)
+            methods = _named(family, one), _named(family, other)
+            if of(found, methods[1]):
+                gaps = (gap(found, *methods, t) for t in (*TOPOLOGIES, ""))
+                rows.append([f"{family}: {short(one)} − {short(other)}", *gaps])
+    return table(["points", *TITLES, "all four"], rows)
 
 
 def far_first(found: list[Ended]) -> str:
@@ -75,7 +73,7 @@ def far_first(found: list[Ended]) -> str:
         for other in (uniform, family, f"{family}, scale-free", f"{family}, lazy"):
             gaps = (gap(found, one, other, t) for t in (*TOPOLOGIES, ""))
             rows.append([f"{one} − {other}", *gaps])
-    return table(["points", *TITLES, "all"], rows)
+    return table(["points", *TITLES, "all four"], rows)
 
 
 def _middle(some: list[Ended], column: str) -> float | None:
@@ -108,11 +106,17 @@ def given(found: list[Ended]) -> str:
     return table(["K × weight", *headings], rows)
 
 
+def distance(found: list[Ended], method: str, topology: str) -> str:
+    """Of a method's nodes, in the middle of Table 1's runs: `distance:S-ADDOPT:full`."""
+    mean = _middle(of(found, method, topology=topology), "theorem")
+    return "–" if mean is None else f"{mean:.2g}"
+
+
 def apart(found: list[Ended]) -> str:
     """The theorem's distance, from the same runs."""
     rows = []
     for rule in ("uniform", LAZY, MOREAU, SCALE_FREE, FAR_FIRST):
-        here = among(found, "again", weighting=rule)
+        here = of(found, _named("SGAP", rule), "again")
         means = [_middle(chosen(here, topology=t), "theorem") for t in TOPOLOGIES]
         rows.append([short(rule), *("–" if mean is None else f"{mean:.3g}" for mean in means)])
     return table(["distance", *TITLES], rows)
@@ -137,12 +141,6 @@ def dials(found: list[Ended]) -> str:
     return table(["k or c", "Moreau", *columns, "scale-free", *columns], rows)
 
 
-def rules(found: list[Ended], one: str, other: str, topology: str) -> str:
-    """SGAP with two weightings on one topology: `rules:moreau(k=10, v=0.1):lazy(c=0.8):full`."""
-    here, there = (chosen(_ruled(found, "SGAP", r), topology=topology) for r in (one, other))
-    return points(difference(here, there, "accuracy"))
-
-
 def k_elsewhere(found: list[Ended]) -> str:
     """Moreau's k on every topology, against uniform weights."""
     rows = []
@@ -159,40 +157,46 @@ def k_ahead(found: list[Ended]) -> str:
 
 
 def _over_uniform(found: list[Ended], k: str, topology: str) -> Difference | None:
-    moreau, uniform = (
-        chosen(_ruled(found, "SGAP", rule), topology=topology)
-        for rule in (f"moreau(k={k}, v=0.1)", "uniform")
-    )
-    return difference(moreau, uniform, "accuracy")
+    moreau = of(found, f"SGAP, moreau(k={k}, v=0.1)", topology=topology)
+    return difference(moreau, of(found, "SGP", topology=topology), "accuracy")
 
 
 def rates(found: list[Ended]) -> str:
     """With the step size of table1-small, and with a quarter of it."""
-    rows = [
-        [f"{rate}, {t.capitalize()}", *_sgap_and_sgp(found, sweep, t)]
-        for sweep, rate in (("table1", "0.2"), ("rates", "0.05"))
-        for t in ("full", "divide", "exponential")
-    ]
-    return table(["step size", "SGP", "SGAP, Moreau", "SGAP − SGP"], rows)
+    where = ("full", "divide", "exponential")
+    rows = _sgap_and_sgp(found, {"table1": "0.2", "rates": "0.05"}, where)
+    return table(["step size", *SGAP_AND_SGP], rows)
 
 
 def longer(found: list[Ended]) -> str:
     """The same with more epochs."""
-    rows = [
-        [f"{epochs} epochs, {t.capitalize()}", *_sgap_and_sgp(found, sweep, t)]
-        for sweep, epochs in (("table1", "2"), ("longer", "6"))
-        for t in ("full", "exponential")
-    ]
-    return table(["accuracy, %", "SGP", "SGAP, Moreau", "SGAP − SGP"], rows)
+    sweeps = {"table1": "2 epochs", "longer": "6 epochs"}
+    rows = _sgap_and_sgp(found, sweeps, ("full", "exponential"))
+    return table(["accuracy, %", *SGAP_AND_SGP], rows)
 
 
-def _sgap_and_sgp(found: list[Ended], sweep: str, topology: str) -> list[str]:
-    """What uniform and what Moreau weights reached in a sweep, and the difference."""
-    uniform, moreau = (
-        among(found, sweep, algorithm=algorithm, weighting=rule, topology=topology)
-        for algorithm, rule in (METHODS["SGP"], METHODS["SGAP"])
+def _sgap_and_sgp(
+    found: list[Ended], sweeps: dict[str, str], where: Iterable[str]
+) -> Iterator[list[str]]:
+    """What uniform and Moreau weights reached in Table 1 and in another sweep, with its names."""
+    for (sweep, name), t in product(sweeps.items(), where):
+        uniform, moreau = (of(found, m, sweep, topology=t) for m in ("SGP", "SGAP"))
+        gap = points(difference(moreau, uniform, "accuracy"))
+        change = "" if sweep == "table1" else changed_gap(found, sweep, t)
+        yield [f"{name}, {t.capitalize()}", percent(uniform), percent(moreau), gap, change]
+
+
+def changed_gap(found: list[Ended], sweep: str, topology: str) -> str:
+    """SGAP − SGP in a sweep, less that of Table 1: `changed-gap:longer:full`."""
+    here, before = (
+        paired(
+            of(found, "SGAP", s, topology=topology),
+            of(found, "SGP", s, topology=topology),
+            "accuracy",
+        )
+        for s in (sweep, "table1")
     )
-    return [percent(uniform), percent(moreau), points(difference(moreau, uniform, "accuracy"))]
+    return points(over_seeds({at: here[at] - before[at] for at in here.keys() & before.keys()}))
 
 
 def momentum(found: list[Ended]) -> str:
@@ -212,12 +216,13 @@ TEXTS: dict[str, Text] = {
     "adaptive": adaptive,
     "far-first": far_first,
     "given": given,
+    "distance": distance,
     "apart": apart,
     "dials": dials,
-    "rules": rules,
     "k": k_elsewhere,
     "k-ahead": k_ahead,
     "rates": rates,
     "longer": longer,
+    "changed-gap": changed_gap,
     "momentum": momentum,
 }
