@@ -35,6 +35,7 @@ lint: $(VENV)/.installed-dev ## the static checks alone: ruff, mypy, import-lint
 # PYTHONPATH: the generator finds the package `website` there.
 docs: $(VENV)/.installed-dev ## build the site into build/site; a broken link is an error
 	@PYTHONPATH=. $(BIN)/zensical build --clean --strict
+	@echo "Open build/site/index.html"
 
 bench: $(VENV)/.installed ## run the benchmarks (BENCH_ARGS=...)
 	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
@@ -65,11 +66,11 @@ $(VENV)/.created:
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.created pyproject.toml constraints.txt
-	@echo "Installing pushsum into $(VENV) (once) ..."
+	@echo "Installing pushsum into $(VENV) (once, a few minutes) ..."
 	@$(INSTALL) .
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.created pyproject.toml constraints.txt
-	@echo "Installing pushsum and its development tools into $(VENV) (once) ..."
+	@echo "Installing pushsum and its development tools into $(VENV) (once, a few minutes) ..."
 	@$(INSTALL) '.[dev]'
 	@touch $(VENV)/.installed $@

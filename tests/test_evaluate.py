@@ -7,6 +7,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+import pushsum as ps
 from pushsum import checkpoint, config, training
 from pushsum.cli import app
 from pushsum.experiment import Experiment
@@ -43,6 +44,21 @@ def test_the_nodes_of_a_distributed_run_are_put_together(finished, tmp_path):
     (tmp_path / "config.yaml").write_bytes((directory / "config.yaml").read_bytes())
     (tmp_path / "meta.json").write_text('{"engine": "distributed"}')
     assert training.tested(tmp_path) == training.tested(directory)
+
+
+@pytest.mark.parametrize("policy", [None, "averaged", "test-batch"])
+def test_the_trained_model_is_the_one_that_was_tested(finished, policy):
+    directory, last = finished
+    model = ps.trained(directory, policy)
+    digits = ps.data.load("digits")
+    with torch.no_grad():
+        right = model(digits.scaled(digits.test_x)).argmax(1) == digits.test_y
+    expected = training.tested(directory).results[policy or "recomputed"]
+    assert right.float().mean().item() == pytest.approx(expected["accuracy"])
+    assert policy or expected == last["test"]
+    parameters = list(model.parameters())
+    assert all(p.requires_grad for p in parameters)
+    assert len({p.untyped_storage().data_ptr() for p in parameters}) == len(parameters)
 
 
 def test_a_model_without_batchnorm_is_tested_once(tmp_path):

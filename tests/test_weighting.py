@@ -1,5 +1,7 @@
 """Weights satisfy Definition 1, and what does not is refused by name."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -329,3 +331,45 @@ def test_who_is_never_heard():
     assert ps.topology.ring(10**9).unheard == 1
     own = weighting.own(lambda adjacency, d2: adjacency.double())
     assert weighting.warnings(own, ps.topology.ring(6)) == []
+
+
+OWN = """
+import torch
+import pushsum as ps
+
+def keep_half(adjacency, squared_distances):
+    away = adjacency.T.double().fill_diagonal_(0)
+    away /= 2 * away.sum(0).clamp(min=1)
+    return away + torch.diag(1 - away.sum(0))
+
+stated = ps.weighting.own(keep_half, floor=0.25, corrected=True)
+number = 3
+"""
+
+
+def test_a_function_in_a_file_is_a_weighting(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    plain, stated = weighting.parse("mine.py:keep_half"), weighting.parse("mine.py:stated")
+    assert plain.matrix(torch.ones(3, 3), torch.zeros(3, 3))[0].tolist() == [0.5, 0.25, 0.25]
+    assert (plain.name, plain.corrected, plain.floor(3)) == ("keep_half", False, 1e-6)
+    assert (stated.name, stated.corrected, stated.floor(3)) == ("keep_half", True, 0.25)
+    assert weighting.spelled(" mine.py:keep_half") == f"{tmp_path}/mine.py:keep_half"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("other.py:keep_half", "other.py:keep_half: there is no such file"),
+        ("mine.py:nothing", "mine.py:nothing: the file defines no function of this name"),
+        ("mine.py:number", "mine.py:number: the file defines no function of this name"),
+        ("broken.py:f", "broken.py:f: the file fails: ZeroDivisionError"),
+        ("keep_half", "or FILE.py:function for your own"),
+    ],
+)
+def test_a_file_without_the_function_is_refused(text, message, tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(OWN)
+    (tmp_path / "broken.py").write_text("1 / 0")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        weighting.parse(text)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     )
     from pushsum.engines.distributed.node import PushSum
     from pushsum.engines.simulator import Iterate, iterate
+    from pushsum.training.testing import trained
 
 __version__ = "0.1.0"
 
@@ -35,6 +36,7 @@ __all__ = [
     "protocol",
     "theory",
     "topology",
+    "trained",
     "weighting",
 ]
 
@@ -42,6 +44,7 @@ _HOME = {
     "Iterate": "pushsum.engines.simulator",
     "iterate": "pushsum.engines.simulator",
     "PushSum": "pushsum.engines.distributed.node",
+    "trained": "pushsum.training.testing",
 }
 
 

@@ -142,8 +142,8 @@ class Algorithm(_Section):
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.8
     """of MSGP, MSGAP, QGM and AllReduce"""
     weighting: str = "far-first:c=1,v=0.1"
-    """of (M)SGAP and QGM: uniform, lazy:c=0.5, moreau:k=0.1,v=0.1 (the paper's),
-    scale-free-moreau:c=1,v=0.1, far-first:c=1,v=0.1"""
+    """of (M)SGAP and QGM: uniform, lazy:c=0.5, moreau:k=1,v=0.1 (the paper's),
+    scale-free-moreau:c=1,v=0.1, far-first:c=1,v=0.1, or your own, FILE.py:function"""
     schedule: Schedule = Schedule()
     optimizer: str | None = None
     """a class of torch.optim that makes the perturbation, instead of (momentum) SGD"""

@@ -263,10 +263,22 @@ class Experiment:
         With the configured BatchNorm policy, or another. Raises `Abandoned` once `stopping()`,
         which is asked before every batch.
         """
+        return self._test(self.average_model(x, y, buffers, t, stopping, policy), stopping)
+
+    def average_model(
+        self,
+        x: Tensor,
+        y: Tensor,
+        buffers: dict[str, Tensor],
+        t: int,
+        stopping: Callable[[], bool] = lambda: False,
+        policy: batchnorm.BatchNormPolicy | None = None,
+    ) -> nn.Module:
+        """What `test_average` tests."""
         policy = policy or self.config.evaluation.batchnorm
         average = y.mean(0) if self.config.published.average_of_y else x.mean(0)
         training = self._recompute_batches(t, stopping) if policy == "recomputed" else iter(())
-        return self._test(self._model_of(average, buffers, policy, training), stopping)
+        return self._model_of(average, buffers, policy, training)
 
     def test_nodes(
         self, y: Tensor, buffers: dict[str, Tensor], stopping: Callable[[], bool] = lambda: False

@@ -17,9 +17,11 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import module_from_spec, spec_from_file_location
 from inspect import signature
 from math import isfinite
 from numbers import Real
+from pathlib import Path
 from typing import Literal, final
 
 import torch
@@ -301,14 +303,19 @@ RULES: dict[str, Callable[..., Weighting]] = {
 def parse(text: str) -> Weighting:
     """The weighting of a line of text, `name`, `name:dial=value,...` or as it is shown.
 
+    `FILE.py:function` is one of your own, or `FILE.py:name` what `own` made of it there.
+
     >>> parse("moreau:k=0.1,v=0.2")
     moreau(k=0.1, v=0.2)
     >>> parse("lazy(c=0.5)")
     lazy(c=0.5)
     """
+    file, separator, name = spelled(text).rpartition(".py:")
+    if separator:
+        return _from_file(Path(f"{file}.py"), name)
     name, _, rest = spelled(text).partition(":")
     if name not in RULES:
-        raise ValueError(unknown("weighting", name, RULES))
+        raise ValueError(f"{unknown('weighting', name, RULES)}, or FILE.py:function for your own")
     known = signature(RULES[name]).parameters
     dials: dict[str, float] = {}
     for part in filter(None, rest.split(",")):
@@ -331,12 +338,31 @@ def parse(text: str) -> Weighting:
     return RULES[name](**dials)
 
 
+def _from_file(file: Path, name: str) -> Weighting:
+    """The function, or the weighting, that a file defines under a name."""
+    spec = spec_from_file_location(file.stem, file)
+    if spec is None or spec.loader is None or not file.is_file():
+        raise ValueError(f"weighting {file}:{name}: there is no such file")
+    module = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ValueError(f"weighting {file}:{name}: the file fails: {error!r}") from error
+    found = getattr(module, name, None)
+    if not (isinstance(found, Weighting) or callable(found)):
+        raise ValueError(f"weighting {file}:{name}: the file defines no function of this name")
+    return as_weighting(found)
+
+
 def spelled(text: str) -> str:
-    """The one way to write what `parse` reads; anything else stays as it is.
+    """The one way to write what `parse` reads, files from the root; the rest stays as it is.
 
     >>> spelled("moreau(k=0.1, v=0.2)")
     'moreau:k=0.1,v=0.2'
     """
+    file, separator, name = text.strip().rpartition(".py:")
+    if separator:
+        return f"{Path(file).expanduser().absolute()}.py:{name}"
     match = re.fullmatch(r"\s*([\w-]+)\s*(?:\(([^():]*)\)|:([^():]*))?\s*", text)
     if match is None:
         return text

@@ -8,7 +8,7 @@ from pushsum.training.loop import Progress, measured, run
 from pushsum.training.memory import arrays
 from pushsum.training.records import Diverged, last_record
 from pushsum.training.saving import newest
-from pushsum.training.testing import Tested, tested
+from pushsum.training.testing import Tested, tested, trained
 
 __all__ = [
     "Diverged",
@@ -21,4 +21,5 @@ __all__ = [
     "newest",
     "run",
     "tested",
+    "trained",
 ]

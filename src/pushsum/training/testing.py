@@ -1,11 +1,11 @@
-"""Testing a saved run again, in other ways than it was tested while it ran."""
+"""The model of a saved run: to use, or to test in other ways than while it ran."""
 
 import json
 from pathlib import Path
 from typing import NamedTuple, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pushsum import checkpoint, config, protocol
 from pushsum.batchnorm import BatchNormPolicy
@@ -29,6 +29,44 @@ class Tested(NamedTuple):
 
 def tested(directory: Path) -> Tested:
     """The newest checkpoint of a run, with every BatchNorm policy; one where they are all alike."""
+    built, step, nodes = _restored(directory)
+    policies = get_args(BatchNormPolicy) if nodes.buffers else (built.config.evaluation.batchnorm,)
+    answer = Tested(step, {}, {})
+    for policy in policies:
+        try:
+            answer.results[policy] = built.test_average(*nodes, step, policy=policy)
+        except ValueError as error:  # BatchNorm, of a batch of one sample
+            answer.refused[policy] = str(error)
+    return answer
+
+
+def trained(directory: str | Path, policy: BatchNormPolicy | None = None) -> nn.Module:
+    """The average model of a run's newest checkpoint, in evaluation mode, a copy of its own.
+
+    Its inputs are those that `pushsum.data.load(...).scaled(...)` gives.
+
+    Args:
+        directory: what was given to `pushsum run --into`.
+        policy: where BatchNorm's statistics come from, "averaged", "recomputed" or "test-batch";
+            None: as the run was tested.
+    """
+    built, step, nodes = _restored(Path(directory))
+    model = built.average_model(*nodes, step, policy=policy)
+    for parameter in model.parameters():  # views of one long vector
+        parameter.data = parameter.data.clone()
+    return model.requires_grad_()
+
+
+class Nodes(NamedTuple):
+    """What all nodes hold."""
+
+    x: Tensor
+    y: Tensor
+    buffers: dict[str, Tensor]
+
+
+def _restored(directory: Path) -> tuple[Experiment, int, Nodes]:
+    """A run's experiment, built again, and the step and state of its newest checkpoint."""
     path, about = directory / "config.yaml", directory / "meta.json"
     if not path.exists() or not about.exists():
         raise ValueError(f"{directory} holds no run")
@@ -37,17 +75,9 @@ def tested(directory: Path) -> Tested:
     step, tensors = _all_nodes(directory, engine, settings.topology.nodes)
     built = Experiment(settings)
     tensors = {name: value.to(built.device) for name, value in tensors.items()}
-    x, a = tensors["x"], tensors["a"]
     buffers = {k.removeprefix("buffers."): v for k, v in tensors.items() if k.startswith("buffers")}
-    y = protocol.corrected(x, a)
-    policies = get_args(BatchNormPolicy) if buffers else (settings.evaluation.batchnorm,)
-    answer = Tested(step, {}, {})
-    for policy in policies:
-        try:
-            answer.results[policy] = built.test_average(x, y, buffers, step, policy=policy)
-        except ValueError as error:  # BatchNorm, of a batch of one sample
-            answer.refused[policy] = str(error)
-    return answer
+    y = protocol.corrected(tensors["x"], tensors["a"])
+    return built, step, Nodes(tensors["x"], y, buffers)
 
 
 def _all_nodes(directory: Path, engine: str, n: int) -> tuple[int, dict[str, Tensor]]:
