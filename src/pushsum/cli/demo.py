@@ -66,18 +66,23 @@ def demo(
             "f(x̄) - f*: the objective at the average parameter; worst node: at the worst y_i;\n"
             "distance: max_i ‖y_i - x̄‖₁, largest of the last 8 steps, beside Theorem 1's bound,\n"
             f"which held in {checked - broken} of {checked} steps. Step size {runs.LR:g},\n"
-            f"momentum {runs.MOMENTUM:g}, {runs.WEIGHTING} weights (consensus, too, uses them)."
+            f"momentum {runs.MOMENTUM:g}. SGAP, MSGAP and consensus (no gradients at all) have\n"
+            f"{runs.WEIGHTING} weights, which give less than the others' uniform ones, so\n"
+            "that nodes come together more slowly."
         )
     save(runs.chart(outcomes), plot)
     if not as_json:
-        typer.echo(f"Distances over time: {plot}")
+        typer.echo(f"Distances over time: {plot}\n")
     if training:
         cells = _train(into, epochs, seed)
         answer["digits"] = cells
         if not as_json:
             show(_digits_table(cells, epochs))
-            typer.echo(f"Report: {into / 'report.html'}")
-            typer.echo("One seed on easy data ranks nothing; README tells what was measured.")
+            typer.echo(
+                f"SGAP and MSGAP have {_adaptive(cells)} weights. One seed on easy data\n"
+                "ranks nothing; README tells what was measured.\n"
+                f"Report: {into / 'report.html'}"
+            )
     if as_json:
         typer.echo(json.dumps(answer, indent=2))
 
@@ -86,6 +91,7 @@ def _train(into: Path, epochs: int, seed: int) -> list[dict[str, Any]]:
     """The recipe `digits`: accuracy and loss of every cell."""
     from pushsum import report, sweep
     from pushsum.cli.sweep import run_cells
+    from pushsum.algorithms import ADAPTIVE
     from pushsum.engines.memory import keep_freed_memory
     from pushsum.training import last_record
 
@@ -100,21 +106,26 @@ def _train(into: Path, epochs: int, seed: int) -> list[dict[str, Any]]:
     for cell in cells:
         test = last_record(runs / cell.name)["test"]
         c = cell.config
-        rows.append({"algorithm": c.algorithm.name, "topology": c.topology.name, **test})
+        about = {"algorithm": c.algorithm.name, "topology": c.topology.name}
+        if c.algorithm.name in ADAPTIVE:
+            about["weighting"] = c.algorithm.weighting
+        rows.append({**about, **test})
     return rows
+
+
+def _adaptive(cells: list[dict[str, Any]]) -> str:
+    return next(str(cell["weighting"]) for cell in cells if "weighting" in cell)
 
 
 def _digits_table(cells: list[dict[str, Any]], epochs: int) -> RenderableType:
     from rich.table import Table
 
-    title = (
-        f"Digits, six nodes, labels 0-4 | 5-9; test accuracy of the average model, {epochs} epochs"
-    )
+    title = f"Digits, labels 0-4 | 5-9; accuracy after {epochs} epochs"
     table = Table(title=title, title_justify="left")
     table.add_column("algorithm")
     topologies = list(dict.fromkeys(cell["topology"] for cell in cells))
     for topology in topologies:
-        table.add_column(topology, justify="right")
+        table.add_column(topology.capitalize(), justify="right")
     for algorithm in dict.fromkeys(cell["algorithm"] for cell in cells):
         accuracy = {
             cell["topology"]: cell["accuracy"] for cell in cells if cell["algorithm"] == algorithm
