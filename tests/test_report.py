@@ -331,7 +331,7 @@ def test_a_run_is_not_told_apart_by_what_it_does_not_have(tmp_path: Path) -> Non
     (adam / "config.yaml").write_text(re.sub(" *momentum: .*\n", "", text))
     assert results(tmp_path).methods == (
         "MSGP, optimizer=Adam",
-        "MSGP, momentum=0.8, optimizer=none",
+        "MSGP, momentum=0.8, optimizer=null",
     )
 
 
@@ -397,6 +397,51 @@ def test_users_own_data_is_named_by_its_file(tmp_path: Path) -> None:
     config = {"data.name": "/home/me/leaves.npz", "model.name": "cnn"}
     fake_runs.run(tmp_path / "r", config=config)
     assert results(tmp_path).settings[0].name == "CNN + leaves"
+
+
+def test_no_file_of_the_report_tells_where_the_users_files_are(tmp_path: Path) -> None:
+    names = {"data.name": "/home/me/leaves.npz", "model.pretrained": "/home/me/start.safetensors"}
+    fake_runs.run(tmp_path / "a", config=names)
+    page = report.write(tmp_path)["html"].read_text()
+    assert "<dt>data</dt><dd>leaves.npz</dd>" in page
+    assert "<dd>ResNet-18, pretrained=start.safetensors</dd>" in page
+    fake_runs.run(tmp_path / "b", config=names | {"data.name": "/home/me/other/leaves.npz"})
+    fake_runs.run(tmp_path / "c", config=names | {"model.pretrained": None})
+    written = report.write(tmp_path)
+    assert [setting.name for setting in results(tmp_path).settings] == [
+        f"ResNet-18 + leaves (variant {k})" for k in (1, 2, 3)
+    ]
+    for path in written.values():
+        assert "/home/me" not in path.read_text()
+
+
+def test_a_default_that_is_written_out_is_the_same_setting(tmp_path: Path) -> None:
+    plain = {"model.name": "mlp", "model.hidden": None}
+    fake_runs.run(tmp_path / "a", config=plain)
+    fake_runs.run(tmp_path / "b", seed=1, config=plain | {"model.hidden": [64]})
+    fake_runs.run(tmp_path / "c", config=plain | {"model.hidden": [64]}, records=9)
+    found = results(tmp_path)
+    assert [setting.name for setting in found.settings] == ["MLP + CIFAR-10"]
+    assert [run.path.name for run in found.runs] == ["a", "b"]
+    assert [path.name for path, _ in found.skipped] == ["c"]
+    fake_runs.run(tmp_path / "d", config=plain | {"model.hidden": [32]})
+    assert [setting.name for setting in results(tmp_path).settings] == [
+        "MLP + CIFAR-10 (model.hidden=[32])",
+        "MLP + CIFAR-10 (model.hidden=[64])",
+    ]
+
+
+def test_how_often_is_tested_makes_no_other_setting(tmp_path: Path) -> None:
+    fake_runs.run(tmp_path / "a", config={"evaluation.every": 3}, records=4)
+    fake_runs.run(tmp_path / "b", seed=1)
+    path = fake_runs.run(tmp_path / "c") / "records.jsonl"  # as a, tested more often
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:4]))
+    (tmp_path / "a" / "records.jsonl").write_text("".join([lines[0], lines[3]]))
+    found = results(tmp_path)
+    assert [setting.name for setting in found.settings] == ["ResNet-18 + CIFAR-10"]
+    assert [run.path.name for run in found.runs] == ["c", "b"]
+    assert [path.name for path, _ in found.skipped] == ["a"]
 
 
 # --------------------------------------------------------------------------- the paper
@@ -812,6 +857,14 @@ def test_a_seed_that_stops_early_leaves_the_others_going_on(tmp_path: Path) -> N
     assert len(mean) == 10
     assert low[9] == mean[9] == high[9]
     assert low[3] < mean[3] < high[3]
+
+
+def test_seeds_tested_at_other_epochs_are_averaged_where_all_were(tmp_path: Path) -> None:
+    fake_runs.run(tmp_path / "a")
+    path = fake_runs.run(tmp_path / "b", seed=1, config={"evaluation.every": 3}) / "records.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:7:3]))
+    series = curves.curves(results(tmp_path))["settings"][0]["panels"][0]["series"][0]
+    assert series["x"]["epochs"] == [0, 3, 6, 7, 8, 9]
 
 
 def test_what_was_not_measured_is_not_offered(tmp_path: Path) -> None:

@@ -75,12 +75,17 @@ def curves(results: Results) -> dict[str, Any]:
 
 
 def _series(cell: Cell) -> dict[str, Any]:
-    """Points with the same epoch are averaged; seeds that have none there are left out."""
+    """Points with the same epoch are averaged; seeds that ended before it are left out.
+
+    Where one that goes on was not tested, there is no point: the mean would jump to the others.
+    """
     at: dict[float, list[Record]] = defaultdict(list)
     for run in cell.runs:
         for record in run.records:
             at[round(record.epoch, 6)].append(record)
-    points = _thinned([at[epoch] for epoch in sorted(at)])
+    ends = [round(run.last.epoch, 6) for run in cell.runs]
+    shared = [e for e in sorted(at) if len(at[e]) >= sum(end >= e for end in ends)]
+    points = _thinned([at[epoch] for epoch in shared])
     xs = {
         "steps": [_mean(r.step for r in records) for records in points],
         "epochs": [_mean(r.epoch for r in records) for records in points],

@@ -15,7 +15,7 @@ from pushsum import __version__
 from pushsum.drawing import svg
 from pushsum.report import formats, pictures
 from pushsum.report.curves import curves
-from pushsum.report.results import DATA, MODELS, Results, Setting, notes, tables, weights
+from pushsum.report.results import DATA, MODELS, Results, Setting, notes, tables, weights, word
 from pushsum.report.runs import Run
 
 MOST_LISTED = 10  # values that are listed one by one
@@ -99,11 +99,11 @@ def _facts(setting: Setting) -> Iterator[tuple[str, str]]:
     config = runs[0].config
     model, data = config["model.name"], config["data.name"]
     options = [
-        f"{key.removeprefix('model.')}={value}"
+        f"{key.removeprefix('model.')}={word(runs[0], key)}"
         for key, value in config.items()
         if key.startswith("model.") and key != "model.name" and value not in (None, False)
     ]
-    yield "data", DATA.get(data, data)
+    yield "data", DATA.get(data) or word(runs[0], "data.name")
     yield "model", ", ".join([MODELS.get(model, model), *options])
     yield "parameters", _listed(f"{d:,}" for r in runs if isinstance(d := r.meta.get("d"), int))
     yield "nodes", str(runs[0].nodes)

@@ -361,7 +361,9 @@ def _without_copies(runs: Iterable[Run]) -> tuple[list[Run], list[Skipped]]:
         groups[_identity(run, [key for key in run.config if key not in HOW])].append(run)
     kept, copies = [], []
     for group in groups.values():
-        first, *rest = sorted(group, key=lambda run: (not run.finished, -run.last.step))
+        first, *rest = sorted(
+            group, key=lambda run: (not run.finished, -run.last.step, -len(run.records))
+        )
         kept.append(first)
         reason = f"same configuration and seed as {first.path.name}"
         copies += [Skipped(run.path, reason) for run in rest]
@@ -384,7 +386,7 @@ def _shared_by_setting(run: Run) -> list[str]:
 
 
 def _identity(run: Run, keys: Iterable[str]) -> str:
-    return json.dumps([(key, run.config.get(key)) for key in sorted(keys)], default=str)
+    return json.dumps([(key, run.value(key)) for key in sorted(keys)], default=str)
 
 
 def _told_apart(
@@ -393,11 +395,15 @@ def _told_apart(
     """Settings of the same model and data: (what to add to the name, the differences), runs."""
     keys = {key for group in groups for key in _shared_by_setting(group[0])}
     varying = [k for k in sorted(keys) if len({_identity(g[0], [k]) for g in groups}) > 1]
-    for number, group in enumerate(groups, start=1):
-        words = [f"{key.removeprefix('topology.')}={_word(group[0], key)}" for key in varying]
-        text = ", ".join(words)
-        short = text if len(words) <= _MOST_DIFFERENCES else f"variant {number}"
-        yield ((f" ({short})" if words else "", text), group)
+    texts = [
+        ", ".join(f"{key.removeprefix('topology.')}={word(group[0], key)}" for key in varying)
+        for group in groups
+    ]
+    # Files of one name in two directories read the same.
+    spelt = len(varying) <= _MOST_DIFFERENCES and len(set(texts)) == len(texts)
+    for number, (text, group) in enumerate(zip(texts, groups, strict=True), start=1):
+        short = text if spelt else f"variant {number}"
+        yield ((f" ({short})" if varying else "", text), group)
 
 
 def _columns(group: list[Run]) -> Iterable[tuple[Run, str]]:
@@ -410,7 +416,7 @@ def _columns(group: list[Run]) -> Iterable[tuple[Run, str]]:
             if len({_identity(run, [key]) for run in members}) > 1
         ]
         for run in members:
-            words = [f"{key.removeprefix('topology.')}={_word(run, key)}" for key in varying]
+            words = [f"{key.removeprefix('topology.')}={word(run, key)}" for key in varying]
             label = TOPOLOGIES.get(name, name)
             yield run, f"{label}({', '.join(words)})" if words else label
 
@@ -456,7 +462,7 @@ def _traits(run: Run) -> dict[str, str]:
     if run.algorithm not in ("MSGP", "MSGAP", "QGM", "AllReduce"):
         ignored.add("algorithm.momentum")
     plain = {
-        key.removeprefix("algorithm."): _word(run, key)
+        key.removeprefix("algorithm."): word(run, key)
         for key in run.config
         if key.startswith("algorithm.") and key not in ignored
     }
@@ -480,8 +486,14 @@ def _place(name: str, known: tuple[str, ...]) -> int:
     return known.index(name) if name in known else len(known)
 
 
-def _word(run: Run, key: str) -> str:
-    value = run.config.get(key)
-    return (
-        "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-    )
+def word(run: Run, key: str) -> str:
+    """A value as configurations write it; of a file its name, for a page may be sent to anybody."""
+    value = run.value(key)
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return str(list(value))
+    text = str(value)
+    return Path(text).name if text.endswith((".npz", ".safetensors")) else text
