@@ -18,7 +18,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import fake_runs
-from pushsum import report, sweep
+from pushsum import demo, report, sweep
+from pushsum.drawing.svg import PALETTE
+from pushsum.names import ALGORITHMS
 from pushsum.report import curves, formats, paper, pictures
 from pushsum.report.results import Results, collect, columns, notes, table
 from pushsum.report.runs import find
@@ -857,6 +859,37 @@ def test_a_seed_that_stops_early_leaves_the_others_going_on(tmp_path: Path) -> N
     assert len(mean) == 10
     assert low[9] == mean[9] == high[9]
     assert low[3] < mean[3] < high[3]
+
+
+def test_an_algorithm_has_one_colour_in_every_report_and_in_the_demo(tmp_path: Path) -> None:
+    names = dict(enumerate(ALGORITHMS))
+    assert len(names) == len(PALETTE)
+    fake_runs.grid(tmp_path / "all", ALGORITHMS, ["full"], [0])
+    assert curves.curves(results(tmp_path / "all"))["looks"] == [(k, 0) for k in names]
+    fake_runs.grid(tmp_path / "pair", ["MSGP", "MSGAP"], ["full"], [0])
+    assert curves.curves(results(tmp_path / "pair"))["looks"] == [(1, 0), (3, 0)]
+    drawn = demo.chart(
+        [
+            demo.Outcome("Full", name, 1.0, 1.0, [1.0, 2.0], [0.0, 0.0], 0)
+            for name in ("consensus", *ALGORITHMS[:5])
+        ]
+    )
+    legend = drawn[drawn.index('class="legend"') :]
+    shown = {
+        name: colour for colour, name in re.findall(r'stroke="(#\w+)".*?>([^<>]+)</text>', legend)
+    }
+    assert [shown[name] for name in ALGORITHMS[:5]] == list(PALETTE[:5])
+    assert len(set(shown.values())) == len(shown) == 7
+
+
+def test_further_rows_of_an_algorithm_take_looks_that_are_left(tmp_path: Path) -> None:
+    for k in range(23):
+        fake_runs.run(tmp_path / str(k), weighting=f"lazy:c=0.{k + 10}", records=2)
+    fake_runs.run(tmp_path / "msgp", algorithm="MSGP", records=2)
+    looks = curves.curves(results(tmp_path))["looks"]
+    assert looks[:8] == [(1, 0), (2, 0), (0, 0), (3, 0), (4, 0), (5, 0), (6, 0), (0, 1)]
+    assert len(set(looks[:21])) == 21
+    assert looks[21:] == [(0, 0), (3, 0), (4, 0)]
 
 
 def test_seeds_tested_at_other_epochs_are_averaged_where_all_were(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
-from pushsum.names import ADAPTIVE
+from pushsum.names import ADAPTIVE, ALGORITHMS
 from pushsum.report import paper
 from pushsum.report.runs import HOW, Run, Skipped
 
@@ -35,7 +35,6 @@ TOPOLOGIES = {
     "random": "Random",
     "ring": "Ring",
 }
-_ALGORITHMS = ("SGP", "MSGP", "SGAP", "MSGAP", "S-ADDOPT", "QGM", "AllReduce")
 _WEIGHTINGS = ("moreau", "scale-free-moreau", "far-first", "lazy", "uniform")
 
 _GRAPH = ("topology.inner", "topology.inter", "topology.period")  # of random alone
@@ -475,7 +474,7 @@ def _kind(run: Run) -> str:
 
 def _order(family: tuple[str, str]) -> tuple[Any, ...]:
     algorithm, kind = family
-    return _place(algorithm, _ALGORITHMS), algorithm, _place(kind, _WEIGHTINGS), kind
+    return _place(algorithm, ALGORITHMS), algorithm, _place(kind, _WEIGHTINGS), kind
 
 
 def _topology_order(label: str) -> tuple[int, str]:
