@@ -18,7 +18,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import fake_runs
-from pushsum import report, sweep
+from pushsum import demo, report, sweep
+from pushsum.drawing.svg import PALETTE
+from pushsum.names import ALGORITHMS
 from pushsum.report import curves, formats, paper, pictures
 from pushsum.report.results import Results, collect, columns, notes, table
 from pushsum.report.runs import find
@@ -207,15 +209,15 @@ def test_a_cell_is_mean_and_sample_deviation_of_the_last_records(tmp_path: Path)
     assert cell.accuracy == pytest.approx((54, 5.2915), abs=1e-4)
     assert cell.loss == pytest.approx((fmean(values) * 2, stdev(values) * 2))
     assert formats.markdown(results(tmp_path)).splitlines()[4:6] == [
-        "| SGAP | Acc (%) | 54.00 ± 5.29 (62.97) | 54.00 (62.97) |",
-        "|  | Loss | 1.080 ± 0.106 (1.327) | 1.080 (1.327) |",
+        "| SGAP | Acc (%) | 54.00 ± 5.29 (62.97) |",
+        "|  | Loss | 1.080 ± 0.106 (1.327) |",
     ]
 
 
 def test_one_seed_has_no_deviation_and_one_row_no_best(tmp_path: Path) -> None:
     fake_runs.run(tmp_path / "r", last=exactly(0.5, 1.5))
     text = formats.markdown(results(tmp_path))
-    assert "| SGAP | Acc (%) | 50.00 (62.97) | 50.00 (62.97) |" in text
+    assert "| SGAP | Acc (%) | 50.00 (62.97) |\n" in text
     assert "±" not in text
     assert "**" not in text
 
@@ -263,12 +265,50 @@ def test_a_k_chosen_per_topology_stays_one_row(tmp_path: Path) -> None:
         fake_runs.run(tmp_path / topology, topology=topology, weighting=f"moreau:k={k},v=0.1")
     found = results(tmp_path)
     assert found.methods == ("SGAP",)
-    assert any(
-        "Full: moreau(k=0.1, v=0.1); Divide: moreau(k=0.01, v=0.1); Exp: moreau(k=1.0" in note
-        for note in notes(found)
-    )
+    assert (
+        "Weights: SGAP moreau(k=0.1, v=0.1) on Full, moreau(k=0.01, v=0.1) on Divide, "
+        "moreau(k=1.0, v=0.1) on Exp."
+    ) in notes(found)
     fake_runs.run(tmp_path / "lazy", weighting="lazy:c=0.5")
     assert results(tmp_path).methods == ("SGAP, moreau", "SGAP, lazy(c=0.5)")
+
+
+@pytest.mark.parametrize(
+    ("runs", "text"),
+    [
+        ({"MSGAP": "moreau:k=1,v=0.1"}, "MSGAP moreau(k=1, v=0.1)"),
+        (
+            dict.fromkeys(fake_runs.ALGORITHMS, "moreau:k=1,v=0.1"),
+            "SGAP and MSGAP moreau(k=1, v=0.1); others uniform",
+        ),
+        (
+            {"SGP": "far-first", "SGAP": "lazy:c=0.5", "MSGAP": "far-first"},
+            "SGAP lazy(c=0.5); MSGAP far-first; others uniform",
+        ),
+        ({"SGP": "far-first", "SGAP": "uniform"}, "uniform"),
+    ],
+    ids=str,
+)
+def test_every_report_says_which_weights_were_used(
+    tmp_path: Path, runs: dict[str, str], text: str
+) -> None:
+    for algorithm, weighting in runs.items():
+        fake_runs.run(tmp_path / algorithm, algorithm=algorithm, weighting=weighting)
+    written = {suffix: path.read_text() for suffix, path in report.write(tmp_path).items()}
+    assert f"<dt>weights</dt><dd>{text}</dd>" in written["html"]
+    assert f"\n- Weights: {text}.\n" in written["md"]
+    (caption,) = (x for x in written["tex"].splitlines() if x.startswith(r"\caption"))
+    assert f" Weights: {text}." in caption
+
+
+def test_weights_that_differ_between_settings_or_rows_are_said_of_each(tmp_path: Path) -> None:
+    fake_runs.run(tmp_path / "a", weighting="far-first")
+    fake_runs.run(tmp_path / "b", weighting="uniform")
+    fake_runs.run(tmp_path / "c", algorithm="SGP", config={"data.name": "cifar100"})
+    assert [note for note in notes(results(tmp_path)) if note.startswith("Weights")] == [
+        "Weights in ResNet-18 + CIFAR-10: SGAP far-first; SGAP uniform.",
+        "Weights in ResNet-18 + CIFAR-100: uniform.",
+    ]
 
 
 def test_parameters_swept_on_one_topology_are_rows_of_their_own(tmp_path: Path) -> None:
@@ -293,7 +333,7 @@ def test_a_run_is_not_told_apart_by_what_it_does_not_have(tmp_path: Path) -> Non
     (adam / "config.yaml").write_text(re.sub(" *momentum: .*\n", "", text))
     assert results(tmp_path).methods == (
         "MSGP, optimizer=Adam",
-        "MSGP, momentum=0.8, optimizer=none",
+        "MSGP, momentum=0.8, optimizer=null",
     )
 
 
@@ -359,6 +399,51 @@ def test_users_own_data_is_named_by_its_file(tmp_path: Path) -> None:
     config = {"data.name": "/home/me/leaves.npz", "model.name": "cnn"}
     fake_runs.run(tmp_path / "r", config=config)
     assert results(tmp_path).settings[0].name == "CNN + leaves"
+
+
+def test_no_file_of_the_report_tells_where_the_users_files_are(tmp_path: Path) -> None:
+    names = {"data.name": "/home/me/leaves.npz", "model.pretrained": "/home/me/start.safetensors"}
+    fake_runs.run(tmp_path / "a", config=names)
+    page = report.write(tmp_path)["html"].read_text()
+    assert "<dt>data</dt><dd>leaves.npz</dd>" in page
+    assert "<dd>ResNet-18, pretrained=start.safetensors</dd>" in page
+    fake_runs.run(tmp_path / "b", config=names | {"data.name": "/home/me/other/leaves.npz"})
+    fake_runs.run(tmp_path / "c", config=names | {"model.pretrained": None})
+    written = report.write(tmp_path)
+    assert [setting.name for setting in results(tmp_path).settings] == [
+        f"ResNet-18 + leaves (variant {k})" for k in (1, 2, 3)
+    ]
+    for path in written.values():
+        assert "/home/me" not in path.read_text()
+
+
+def test_a_default_that_is_written_out_is_the_same_setting(tmp_path: Path) -> None:
+    plain = {"model.name": "mlp", "model.hidden": None}
+    fake_runs.run(tmp_path / "a", config=plain)
+    fake_runs.run(tmp_path / "b", seed=1, config=plain | {"model.hidden": [64]})
+    fake_runs.run(tmp_path / "c", config=plain | {"model.hidden": [64]}, records=9)
+    found = results(tmp_path)
+    assert [setting.name for setting in found.settings] == ["MLP + CIFAR-10"]
+    assert [run.path.name for run in found.runs] == ["a", "b"]
+    assert [path.name for path, _ in found.skipped] == ["c"]
+    fake_runs.run(tmp_path / "d", config=plain | {"model.hidden": [32]})
+    assert [setting.name for setting in results(tmp_path).settings] == [
+        "MLP + CIFAR-10 (model.hidden=[32])",
+        "MLP + CIFAR-10 (model.hidden=[64])",
+    ]
+
+
+def test_how_often_is_tested_makes_no_other_setting(tmp_path: Path) -> None:
+    fake_runs.run(tmp_path / "a", config={"evaluation.every": 3}, records=4)
+    fake_runs.run(tmp_path / "b", seed=1)
+    path = fake_runs.run(tmp_path / "c") / "records.jsonl"  # as a, tested more often
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:4]))
+    (tmp_path / "a" / "records.jsonl").write_text("".join([lines[0], lines[3]]))
+    found = results(tmp_path)
+    assert [setting.name for setting in found.settings] == ["ResNet-18 + CIFAR-10"]
+    assert [run.path.name for run in found.runs] == ["c", "b"]
+    assert [path.name for path, _ in found.skipped] == ["a"]
 
 
 # --------------------------------------------------------------------------- the paper
@@ -495,7 +580,7 @@ def test_a_diverged_run_is_nan_and_never_best(tmp_path: Path, loss: float | None
     fake_runs.run(tmp_path / "c", algorithm="SGP")
     fake_runs.run(tmp_path / "d", algorithm="MSGP")
     written = report.write(tmp_path)
-    assert "| NaN (1.327) | NaN (1.327) |" in written["md"].read_text()
+    assert "| NaN (1.327) |" in written["md"].read_text()
     assert "NaN: a run of the cell diverged." in notes(results(tmp_path))
     rows = rows_of(written["csv"])
     assert {r["algorithm"]: r["loss_mean"] == "nan" for r in rows} == {
@@ -577,7 +662,7 @@ def test_markdown_rows_are_equally_long_and_names_are_escaped(tmp_path: Path) ->
     text = formats.markdown(results(tmp_path))
     assert text.startswith("### ResNet-18 + &lt;b&gt;\\*x\\*\\_y\\_ \\# \\`z\\`\n")
     rows = [line for line in text.splitlines() if line.startswith("|")]
-    assert {len(re.findall(r"(?<!\\)\|", line)) for line in rows} == {5}
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in rows} == {4}
     assert "a\\|b" in rows[0]
 
 
@@ -658,6 +743,54 @@ def test_the_page_needs_nothing_else(written: dict[str, str]) -> None:
     assert len(written["html"]) < 200_000
 
 
+def test_each_setting_is_a_table_of_its_own_with_what_it_has(tmp_path: Path) -> None:
+    place = tmp_path / "everything"
+    fake_runs.grid(place / "a", seeds=[0])
+    fake_runs.grid(place / "b", ["SGP"], ["ring"], [0], config={"data.name": "cifar100"})
+    html = report.write(place)["html"].read_text()
+    assert "<h1>everything</h1>" in html
+    assert "<title>everything – pushsum report</title>" in html
+    section = html[html.index('<section id="results">') : html.index('<section id="curves">')]
+    assert re.findall("<h3>(.*)</h3>", section) == ["ResNet-18 + CIFAR-10", "ResNet-18 + CIFAR-100"]
+    first, second = re.findall('<table class="results">(.*?)</table>', section, re.DOTALL)
+    head = re.compile(r'<th scope="col" class="head(?: start)?">(.*?)</th>')
+    assert head.findall(first) == ["Full", "Divide", "Exp", "Random", "Average"]
+    assert head.findall(second) == ["Ring"]  # an average of one column would repeat it
+    method = re.compile(r'scope="rowgroup" class="stick">(.*?)</th>')
+    assert method.findall(first) == list(fake_runs.ALGORITHMS)
+    assert method.findall(second) == ["SGP"]
+    assert "–" not in first + second  # no place without runs
+
+
+def test_the_title_of_one_setting_is_its_name(written: dict[str, str]) -> None:
+    assert "<h1>ResNet-18 + CIFAR-10</h1>" in written["html"]
+    assert "<h3>" not in written["html"]
+
+
+def test_the_title_of_the_working_directory_is_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_runs.run(tmp_path / "all" / "a")
+    fake_runs.run(tmp_path / "all" / "b", nodes=8)
+    monkeypatch.chdir(tmp_path / "all")
+    assert "<h1>all</h1>" in report.write(Path())["html"].read_text()
+
+
+def test_latex_averages_settings_of_several_topologies_alone(tmp_path: Path) -> None:
+    fake_runs.grid(tmp_path / "b", ["SGP"], ["ring"], [0], config={"data.name": "cifar100"})
+    text = formats.latex(results(tmp_path))
+    assert "Average" not in text
+    assert r"\begin{tabular}{llr}" in text
+    fake_runs.grid(tmp_path / "a", ["SGP"], ["full", "divide"], [0])
+    text = formats.latex(results(tmp_path))
+    assert r"\begin{tabular}{llrrrr}" in text
+    assert (
+        r"& & \multicolumn{2}{c}{(1) ResNet-18 + CIFAR-10} & "
+        r"\multicolumn{1}{c}{(2) ResNet-18 + CIFAR-100} & \multicolumn{1}{c}{Average} \\"
+    ) in text
+    assert r"Topology & & Full & Divide & Ring & (1) \\" in text
+
+
 def test_the_policy_allows_our_script_alone(written: dict[str, str]) -> None:
     import base64
     import hashlib
@@ -728,6 +861,45 @@ def test_a_seed_that_stops_early_leaves_the_others_going_on(tmp_path: Path) -> N
     assert low[3] < mean[3] < high[3]
 
 
+def test_an_algorithm_has_one_colour_in_every_report_and_in_the_demo(tmp_path: Path) -> None:
+    names = dict(enumerate(ALGORITHMS))
+    assert len(names) == len(PALETTE)
+    fake_runs.grid(tmp_path / "all", ALGORITHMS, ["full"], [0])
+    assert curves.curves(results(tmp_path / "all"))["looks"] == [(k, 0) for k in names]
+    fake_runs.grid(tmp_path / "pair", ["MSGP", "MSGAP"], ["full"], [0])
+    assert curves.curves(results(tmp_path / "pair"))["looks"] == [(1, 0), (3, 0)]
+    drawn = demo.chart(
+        [
+            demo.Outcome("Full", name, 1.0, 1.0, [1.0, 2.0], [0.0, 0.0], 0)
+            for name in ("consensus", *ALGORITHMS[:5])
+        ]
+    )
+    legend = drawn[drawn.index('class="legend"') :]
+    shown = {
+        name: colour for colour, name in re.findall(r'stroke="(#\w+)".*?>([^<>]+)</text>', legend)
+    }
+    assert [shown[name] for name in ALGORITHMS[:5]] == list(PALETTE[:5])
+    assert len(set(shown.values())) == len(shown) == 7
+
+
+def test_further_rows_of_an_algorithm_take_looks_that_are_left(tmp_path: Path) -> None:
+    for k in range(23):
+        fake_runs.run(tmp_path / str(k), weighting=f"lazy:c=0.{k + 10}", records=2)
+    fake_runs.run(tmp_path / "msgp", algorithm="MSGP", records=2)
+    looks = curves.curves(results(tmp_path))["looks"]
+    assert looks[:8] == [(1, 0), (2, 0), (0, 0), (3, 0), (4, 0), (5, 0), (6, 0), (0, 1)]
+    assert len(set(looks[:21])) == 21
+    assert looks[21:] == [(0, 0), (3, 0), (4, 0)]
+
+
+def test_seeds_tested_at_other_epochs_are_averaged_where_all_were(tmp_path: Path) -> None:
+    fake_runs.run(tmp_path / "a")
+    path = fake_runs.run(tmp_path / "b", seed=1, config={"evaluation.every": 3}) / "records.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:7:3]))
+    series = curves.curves(results(tmp_path))["settings"][0]["panels"][0]["series"][0]
+    assert series["x"]["epochs"] == [0, 3, 6, 7, 8, 9]
+
+
 def test_what_was_not_measured_is_not_offered(tmp_path: Path) -> None:
     path = fake_runs.run(tmp_path / "r") / "records.jsonl"
     records = [json.loads(line) | {"nodes": None} for line in path.read_text().splitlines()]
@@ -754,6 +926,14 @@ def test_weight_matrices_first_middle_and_last(grid: Path) -> None:
     assert constant.constant
     assert [m.title for m in constant.maps] == ["step 250"]
     assert constant.maps[0].note == "kept 0.167; given 0.104 to 0.208"
+
+
+def test_what_is_said_below_several_weight_matrices_is_said_of_the_last(
+    written: dict[str, str],
+) -> None:
+    said = re.findall("<small>((?:last: )?kept [^<;]*);", written["html"])
+    assert len(said) == 20
+    assert set(said) == {"kept 0.167", "last: kept 0.925"}
 
 
 def test_runs_without_weights_or_split_say_so(tmp_path: Path) -> None:

@@ -14,13 +14,19 @@ from torch import Tensor
 from pushsum import algorithms, theory, topology, weighting
 from pushsum.algorithms import Algorithm
 from pushsum.drawing import Panel, Series, chart_svg
+from pushsum.drawing.svg import PALETTE
 from pushsum.engines.simulator import Gradient, iterate
+from pushsum.names import ALGORITHMS
 from pushsum.problems import quadratic
 from pushsum.randomness import stream
 from pushsum.topology import Topology
 
 NODES, DIMENSIONS = 6, 20
 LR, MOMENTUM, WEIGHTING = 0.05, 0.8, weighting.moreau(k=0.1, v=0.1)
+
+_BOUND = "Theorem 1 for SGAP"
+# As in reports, of which it has the first five; what it has besides takes the colours of the rest.
+_COLOURS = dict(zip((*ALGORITHMS[:5], "consensus", _BOUND), PALETTE, strict=True))
 
 
 @dataclass(frozen=True)
@@ -112,11 +118,13 @@ def chart(outcomes: list[Outcome]) -> str:
     for where in dict.fromkeys(o.topology for o in outcomes):
         here = [o for o in outcomes if o.topology == where]
         steps = [float(t) for t in range(1, len(here[0].distances) + 1)]
-        lines = [Series(o.algorithm, steps, o.distances) for o in here]
+        lines = [
+            Series(o.algorithm, steps, o.distances, colour=_COLOURS[o.algorithm]) for o in here
+        ]
         for o in here:
             if o.algorithm == "SGAP":
                 bound = [theory.from_log(b) for b in o.log_bounds]
-                lines.append(Series("Theorem 1 for SGAP", steps, bound, dashed=True))
+                lines.append(Series(_BOUND, steps, bound, dashed=True, colour=_COLOURS[_BOUND]))
         panels.append(Panel(where, "step", "largest of the last 8 steps", lines))
     return chart_svg("Distance to the average parameter, largest over the nodes (L1)", panels)
 

@@ -21,7 +21,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from pushsum.names import unknown
+from pushsum.names import NETWORKS, unknown
 
 Norm = Literal["batch", "group"]
 Stem = Literal["cifar", "imagenet"]
@@ -35,14 +35,7 @@ MAX_SIZE = 1_000_000  #: of anything: far above every sensible network, below ov
 MAX_INPUTS = 1_000_000_000  #: numbers in one input
 MAX_GROUPS = 32  #: of GroupNorm, for width 64 and above
 
-_OPTIONS = {
-    "resnet18": ("width", "blocks", "norm", "stem"),
-    "resnet50": ("width", "blocks", "norm", "stem"),
-    "resnet-small": ("width", "blocks", "norm", "stem"),
-    "cnn": ("width", "hidden"),
-    "mlp": ("hidden",),
-}
-NAMES = tuple(_OPTIONS)  #: the models that `build` knows
+NAMES = tuple(NETWORKS)  #: the models that `build` knows
 
 
 def build(
@@ -98,18 +91,18 @@ def build(
         generator = torch.Generator().manual_seed(0)
     if generator.device.type != "cpu":
         raise ValueError(f"generator lives on {generator.device}: give a CPU one, move the model")
+    usual = NETWORKS[name]
     with torch.device("meta"):  # no memory, and no random numbers for torch's own initialization
         match name:
             case "mlp":
-                model = _mlp(shape, classes, (64,) if hidden is None else hidden)
+                model = _mlp(shape, classes, usual["hidden"] if hidden is None else hidden)
             case "cnn":
-                model = _cnn(shape, classes, width or 16, (64,) if hidden is None else hidden)
+                hidden = usual["hidden"] if hidden is None else hidden
+                model = _cnn(shape, classes, width or usual["width"], hidden)
             case _:
-                block, usual_width, usual_blocks = _RESNETS[name]
-                width = width or usual_width
-                blocks = blocks or usual_blocks
-                layer = _norm_layer(norm or "batch", width)
-                model = _resnet(block, shape[0], classes, width, blocks, layer, stem or "cifar")
+                width, blocks = width or usual["width"], blocks or usual["blocks"]
+                layer, stem = _norm_layer(norm or usual["norm"], width), stem or usual["stem"]
+                model = _resnet(_BLOCKS[name], shape[0], classes, width, blocks, layer, stem)
     try:
         model = model.to_empty(device="cpu")
     except RuntimeError:
@@ -233,10 +226,10 @@ def _resnet(
     return nn.Sequential(parts)
 
 
-_RESNETS: dict[str, tuple[type[BasicBlock] | type[Bottleneck], int, tuple[int, ...]]] = {
-    "resnet18": (BasicBlock, 64, (2, 2, 2, 2)),
-    "resnet50": (Bottleneck, 64, (3, 4, 6, 3)),
-    "resnet-small": (BasicBlock, 16, (1, 1, 1)),
+_BLOCKS: dict[str, type[BasicBlock] | type[Bottleneck]] = {
+    "resnet18": BasicBlock,
+    "resnet50": Bottleneck,
+    "resnet-small": BasicBlock,
 }
 
 
@@ -370,10 +363,10 @@ def _check_options(name: str, **options: object) -> None:
     for option, value in options.items():
         if value is None:
             continue
-        if option not in _OPTIONS[name]:
+        if option not in NETWORKS[name]:
             raise ValueError(
                 f"{option} = {value!r}: the model {name} has no such option; "
-                f"it has {', '.join(_OPTIONS[name])}"
+                f"it has {', '.join(NETWORKS[name])}"
             )
         _CHECKS[option](option, value)
 

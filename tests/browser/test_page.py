@@ -88,6 +88,20 @@ def test_it_loads_in_peace_alone_and_without_scrolling_sideways(
     assert browser.requests == [path.resolve().as_uri()]
 
 
+@pytest.mark.parametrize("width", [1400, 390])
+def test_names_in_tables_stay_whole_and_heads_low(
+    browser: Browser, wide_page: Path, width: int
+) -> None:
+    browser.open(wide_page, width)
+    lines = "(r => (r.selectNodeContents(e), r.getClientRects().length))(document.createRange())"
+    names = "[...document.querySelectorAll('th.stick')].filter(e => e.textContent == 'S-ADDOPT')"
+    assert browser.evaluate(f"{names}.map(e => {lines})") == [1] * 4
+    cut = "e.scrollWidth > e.clientWidth"
+    assert not browser.evaluate(f"{names}.some(e => {cut})")
+    heads = "[...document.querySelectorAll('.results thead')].map(e => e.offsetHeight)"
+    assert min(browser.evaluate(heads)) < 40  # the other has a topology of 77 letters
+
+
 def test_every_method_is_drawn_in_every_panel(browser: Browser, page: Path) -> None:
     browser.open(page)
     titles = browser.evaluate(f"{PANELS}.map(p => p.querySelector('figcaption').textContent)")

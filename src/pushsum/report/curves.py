@@ -2,13 +2,17 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
+from itertools import cycle
 from math import isnan
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from pushsum.drawing.svg import PALETTE
+from pushsum.names import ALGORITHMS
 from pushsum.report.results import Cell, Results
 from pushsum.report.runs import Record
 
+DASHES = 3  # kinds of lines that the script can draw
 MOST_POINTS = 400  # of a curve; beyond that they are closer than pixels
 
 
@@ -68,19 +72,43 @@ def curves(results: Results) -> dict[str, Any]:
     }
     return {
         "methods": list(results.methods),
+        "looks": _looks(results),
         "measures": [m._asdict() for m in MEASURES if m.key in drawn] or [MEASURES[0]._asdict()],
         "axes": [{"key": key, "label": label} for key, label in AXES.items()],
         "settings": settings,
     }
 
 
+def _looks(results: Results) -> list[tuple[int, int]]:
+    """(colour, dashes) of every method.
+
+    The first row of an algorithm has the algorithm's own colour, in this report as in any other;
+    further rows take what is left.
+    """
+    cells = (item for setting in results.settings for item in setting.cells.items())
+    algorithms = {method: cell.runs[0].algorithm for (method, _), cell in cells}
+    looks: dict[str, tuple[int, int]] = {}
+    for method in results.methods:
+        name = algorithms[method]
+        if name in ALGORITHMS and (own := (ALGORITHMS.index(name), 0)) not in looks.values():
+            looks[method] = own
+    every = [(colour, dashes) for dashes in range(DASHES) for colour in range(len(PALETTE))]
+    free = cycle([look for look in every if look not in looks.values()])
+    return [looks.get(method) or next(free) for method in results.methods]
+
+
 def _series(cell: Cell) -> dict[str, Any]:
-    """Points with the same epoch are averaged; seeds that have none there are left out."""
+    """Points with the same epoch are averaged; seeds that ended before it are left out.
+
+    Where one that goes on was not tested, there is no point: the mean would jump to the others.
+    """
     at: dict[float, list[Record]] = defaultdict(list)
     for run in cell.runs:
         for record in run.records:
             at[round(record.epoch, 6)].append(record)
-    points = _thinned([at[epoch] for epoch in sorted(at)])
+    ends = [round(run.last.epoch, 6) for run in cell.runs]
+    shared = [e for e in sorted(at) if len(at[e]) >= sum(end >= e for end in ends)]
+    points = _thinned([at[epoch] for epoch in shared])
     xs = {
         "steps": [_mean(r.step for r in records) for records in points],
         "epochs": [_mean(r.epoch for r in records) for records in points],

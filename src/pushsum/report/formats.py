@@ -5,11 +5,10 @@ import io
 from itertools import groupby
 from math import isnan
 
-from pushsum.report.results import Entry, Line, Results, columns, notes, table
+from pushsum.report.results import AVERAGE, Entry, Line, Results, columns, notes, table, tables
 
 DECIMALS = {"accuracy": 2, "loss": 3}
 MEASURES = {"accuracy": "Acc (%)", "loss": "Loss"}
-AVERAGE = "Average"
 _CSV = (
     *("setting", "algorithm", "weighting", "topology", "seeds"),
     *("accuracy_mean", "accuracy_std", "loss_mean", "loss_std", "paper_accuracy", "paper_loss"),
@@ -26,21 +25,17 @@ def number(value: float, measure: str) -> str:
 
 def markdown(results: Results) -> str:
     """GitHub-flavoured: one table per setting."""
-    lines, places = table(results), columns(results)
     parts = []
-    for setting in results.settings:
-        chosen = [i for i, (name, _) in enumerate(places) if name == setting.name]
-        head = ["Algorithm", "", *(_md(places[i][1] or AVERAGE) for i in chosen)]
-        rows = [head, [":--", ":--", *["--:"] * len(chosen)]]
-        for method, pair in groupby(lines, lambda line: line.method):
-            if method in setting.methods:
-                rows += [_md_row(line, chosen, k == 0) for k, line in enumerate(pair)]
+    for setting, heads, methods in tables(results):
+        rows = [["Algorithm", "", *map(_md, heads)], [":--", ":--", *["--:"] * len(heads)]]
+        for _, lines in methods:
+            rows += [_md_row(line, k == 0) for k, line in enumerate(lines)]
         body = "\n".join(f"| {' | '.join(row)} |" for row in rows)
         parts.append(f"### {_md(setting.name)}\n\n{body}\n")
     return "\n".join([*parts, *(f"- {_md(note)}" for note in notes(results))]) + "\n"
 
 
-def _md_row(line: Line, chosen: list[int], first: bool) -> list[str]:
+def _md_row(line: Line, first: bool) -> list[str]:
     def text(entry: Entry | None) -> str:
         if entry is None:
             return "–"
@@ -51,7 +46,7 @@ def _md_row(line: Line, chosen: list[int], first: bool) -> list[str]:
         theirs = "" if isnan(entry.paper) else f" ({number(entry.paper, line.measure)})"
         return f"{ours}{'†' if entry.unfinished else ''}{theirs}"
 
-    cells = [text(line.entries[i]) for i in chosen]
+    cells = map(text, line.entries)
     return [_md(line.method) if first else "", MEASURES[line.measure], *cells]
 
 
@@ -97,13 +92,14 @@ def comma_separated(results: Results) -> str:
 def latex(results: Results) -> str:
     """A table* in the paper's layout: with booktabs it looks better, without it compiles too."""
     lines, places = table(results), columns(results)
-    groups = [(name, len(list(g))) for name, g in groupby(places[: -len(results.settings)], _name)]
+    groups = [(setting.name, len(setting.topologies)) for setting in results.settings]
     if len(groups) > 1:  # short names, for there is little room above the averages
         short = {name: f"({k})" for k, (name, _) in enumerate(groups, start=1)}
         groups = [(f"{short[name]} {name}", width) for name, width in groups]
     else:
         short = {name: "" for name, _ in groups}
-    spans = [*groups, (AVERAGE, len(results.settings))]
+    averages = sum(setting.averaged for setting in results.settings)
+    spans = [*groups, *([(AVERAGE, averages)] if averages else [])]
     start, rules = 3, []
     for _, width in spans:
         rules.append(rf"\cmidrule(lr){{{start}-{start + width - 1}}}")
@@ -136,10 +132,6 @@ def latex(results: Results) -> str:
             "",
         ]
     )
-
-
-def _name(place: tuple[str, str]) -> str:
-    return place[0]
 
 
 def _tex_rows(method: str, lines: list[Line]) -> list[str]:

@@ -4,10 +4,9 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
-from itertools import groupby
 from math import isnan
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -16,7 +15,7 @@ from pushsum import __version__
 from pushsum.drawing import svg
 from pushsum.report import formats, pictures
 from pushsum.report.curves import curves
-from pushsum.report.results import DATA, MODELS, Results, Setting, columns, notes, table
+from pushsum.report.results import DATA, MODELS, Results, Setting, notes, tables, weights, word
 from pushsum.report.runs import Run
 
 MOST_LISTED = 10  # values that are listed one by one
@@ -27,13 +26,6 @@ _SPLIT = {  # kind -> the options that matter to it
     "shards": ("per_node",),
     "quantity": ("alpha", "minimum"),
 }
-
-
-class Column(NamedTuple):
-    """A group of the table's columns: setting, or the averages."""
-
-    name: str
-    heads: list[str]
 
 
 def html(results: Results, directory: Path) -> str:
@@ -50,6 +42,7 @@ def html(results: Results, directory: Path) -> str:
     script = _asset(environment, "page.js")
     return environment.get_template("page.html").render(
         results=results,
+        title=_title(results, directory),
         version=__version__,
         style=_asset(environment, "page.css"),
         colours=svg,
@@ -59,11 +52,7 @@ def html(results: Results, directory: Path) -> str:
         versions=_versions(results.runs),
         unfinished=[(_relative(run.path, directory), _progress(run)) for run in _open(results)],
         skipped=[(_relative(path, directory), reason) for path, reason in results.skipped],
-        groups=(groups := _groups(results)),
-        starts=[sum(len(g.heads) for g in groups[:k]) for k in range(len(groups))],
-        methods=[
-            (method, list(lines)) for method, lines in groupby(table(results), lambda x: x.method)
-        ],
+        tables=tables(results),
         measures=formats.MEASURES,
         notes=notes(results),
         curves=_json(drawn := curves(results)),
@@ -97,23 +86,31 @@ def _json(value: Any) -> Markup:
 # --------------------------------------------------------------------------- headline
 
 
+def _title(results: Results, directory: Path) -> str:
+    """The setting; of several, which would fill many lines, the name of what holds them all."""
+    if len(results.settings) == 1:
+        return results.settings[0].name
+    return directory.resolve().name or f"{len(results.settings)} settings"
+
+
 def _facts(setting: Setting) -> Iterator[tuple[str, str]]:
     """What was run, as (term, value)."""
     runs = setting.runs
     config = runs[0].config
     model, data = config["model.name"], config["data.name"]
     options = [
-        f"{key.removeprefix('model.')}={value}"
+        f"{key.removeprefix('model.')}={word(runs[0], key)}"
         for key, value in config.items()
         if key.startswith("model.") and key != "model.name" and value not in (None, False)
     ]
-    yield "data", DATA.get(data, data)
+    yield "data", DATA.get(data) or word(runs[0], "data.name")
     yield "model", ", ".join([MODELS.get(model, model), *options])
     yield "parameters", _listed(f"{d:,}" for r in runs if isinstance(d := r.meta.get("d"), int))
     yield "nodes", str(runs[0].nodes)
     yield "split", _split(runs[0])
     at_most = f", at most {config['steps']} steps" if config.get("steps") else ""
     yield "epochs", f"{config.get('epochs')}{at_most}, batch {config.get('batch')} per node"
+    yield "weights", weights(setting)
     yield "step size", _listed(run.config.get("algorithm.lr") for run in runs)
     yield "seeds", _listed(run.seed for run in runs)
     if "evaluation.batchnorm" in config and model.startswith("resnet"):
@@ -176,13 +173,6 @@ def _relative(path: Path, directory: Path) -> str:
 
 
 # --------------------------------------------------------------------------- tables
-
-
-def _groups(results: Results) -> list[Column]:
-    places = columns(results)
-    groups = [Column(s.name, list(s.topologies)) for s in results.settings]
-    names = [name for name, topology in places if not topology]
-    return [*groups, Column(formats.AVERAGE, names if len(names) > 1 else [""])]
 
 
 def _milestones(results: Results) -> list[tuple[str, str, str, list[str]]]:

@@ -12,7 +12,7 @@ from pushsum.report.runs import HOW, Run
 _CELL = ("model.name", "data.name", "algorithm.name", "topology.name")
 _NO_MATTER = (  # to what Table 1 shows; or compared in words of their own
     *HOW,
-    *("seed", "topology.seed", "evaluation.every", "link.gigabits", "link.latency", "link.overlap"),
+    *("seed", "topology.seed", "link.gigabits", "link.latency", "link.overlap"),
     *("split.alpha", "split.per_node", "split.minimum", "evaluation.recompute_batches"),
     *("steps", "algorithm.weighting", "model.pretrained", "model.width", "model.blocks"),
 )

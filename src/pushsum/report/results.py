@@ -5,12 +5,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import groupby
 from math import isnan, nan
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
-from pushsum.names import ADAPTIVE
+from pushsum.names import ADAPTIVE, ALGORITHMS
 from pushsum.report import paper
 from pushsum.report.runs import HOW, Run, Skipped
 
@@ -34,10 +35,10 @@ TOPOLOGIES = {
     "random": "Random",
     "ring": "Ring",
 }
-_ALGORITHMS = ("SGP", "MSGP", "SGAP", "MSGAP", "S-ADDOPT", "QGM", "AllReduce")
 _WEIGHTINGS = ("moreau", "scale-free-moreau", "far-first", "lazy", "uniform")
 
 _GRAPH = ("topology.inner", "topology.inter", "topology.period")  # of random alone
+AVERAGE = "Average"
 _MOST_DIFFERENCES = 3  # that a setting's name spells out
 
 
@@ -99,6 +100,11 @@ class Setting:
     def methods(self) -> list[str]:
         return list(dict.fromkeys(method for method, _ in self.cells))
 
+    @property
+    def averaged(self) -> bool:
+        """Of a single topology, the average would say the same again."""
+        return len(self.topologies) > 1
+
 
 @dataclass(frozen=True)
 class Results:
@@ -141,6 +147,14 @@ class Line(NamedTuple):
     method: str
     measure: str
     entries: tuple[Entry | None, ...]
+
+
+class Table(NamedTuple):
+    """The columns of one setting: their heads, and (method, its lines)."""
+
+    setting: Setting
+    heads: list[str]
+    methods: list[tuple[str, list[Line]]]
 
 
 def collect(runs: Iterable[Run], skipped: Iterable[Skipped] = ()) -> Results:
@@ -191,7 +205,24 @@ def table(results: Results) -> list[Line]:
 def columns(results: Results) -> list[tuple[str, str]]:
     """(setting, topology) of every column; then the averages, whose topology is ""."""
     plain = [(s.name, topology) for s in results.settings for topology in s.topologies]
-    return plain + [(s.name, "") for s in results.settings]
+    return plain + [(s.name, "") for s in results.settings if s.averaged]
+
+
+def tables(results: Results) -> list[Table]:
+    """The table cut into one per setting, without the methods that it does not have."""
+    lines, places = table(results), columns(results)
+    found = []
+    for setting in results.settings:
+        chosen = [i for i, (name, _) in enumerate(places) if name == setting.name]
+        heads = [*setting.topologies, *([AVERAGE] if setting.averaged else [])]
+        own = [
+            line._replace(entries=tuple(line.entries[i] for i in chosen))
+            for line in lines
+            if line.method in setting.methods
+        ]
+        pairs = [(method, list(pair)) for method, pair in groupby(own, lambda line: line.method)]
+        found.append(Table(setting, heads, pairs))
+    return found
 
 
 def notes(results: Results) -> list[str]:
@@ -203,9 +234,9 @@ def notes(results: Results) -> list[str]:
     ]
     cells = [cell for setting in results.settings for cell in setting.cells.values()]
     if any(len(cell.runs) > 1 for cell in cells):
-        found.append(
-            "± is the sample standard deviation over seeds; an average is that of the means."
-        )
+        averaged = any(setting.averaged for setting in results.settings)
+        averages = "; an average is that of the means" if averaged else ""
+        found.append(f"± is the sample standard deviation over seeds{averages}.")
     counts = sorted({len(cell.runs) for cell in cells})
     if len(counts) > 1:
         found.append(f"Cells have {counts[0]} to {counts[-1]} runs.")
@@ -214,16 +245,12 @@ def notes(results: Results) -> list[str]:
         found.append(f"† unfinished, the value so far: {unfinished} of {len(runs)} runs.")
     if any(isnan(v) for cell in cells for v in (cell.accuracy.mean, cell.loss.mean)):
         found.append("NaN: a run of the cell diverged.")
+    settings: dict[str, list[str]] = defaultdict(list)
     for setting in results.settings:
-        for method in setting.methods:
-            used = {c.runs[0].weighting: t for (m, t), c in setting.cells.items() if m == method}
-            if len(used) > 1:
-                each = "; ".join(
-                    f"{t}: {c.runs[0].weighting}"
-                    for (m, t), c in setting.cells.items()
-                    if m == method
-                )
-                found.append(f"{method} in {setting.name} weighs by topology: {each}.")
+        settings[weights(setting)].append(setting.name)
+    for text, names in settings.items():
+        where = "" if len(settings) == 1 else f" in {' and '.join(names)}"
+        found.append(f"Weights{where}: {text}.")
     if any(cell.paper for cell in cells):
         found.append(
             "Beside ours (lighter, in parentheses, or in lines marked so): the figure from the "
@@ -232,6 +259,27 @@ def notes(results: Results) -> list[str]:
         )
         found += _set_up_differently(results)
     return found
+
+
+def weights(setting: Setting) -> str:
+    """Who gave how much, as in "SGAP and MSGAP moreau(k=1, v=0.1); others uniform"."""
+    if {run.weighting for run in setting.runs} == {"uniform"}:
+        return "uniform"
+    users: dict[str, dict[str, None]] = defaultdict(dict)  # text -> algorithms, in their order
+    others = False
+    for _, group in groupby(setting.cells.items(), lambda item: item[0][0]):
+        cells = [(topology, cell.runs[0]) for (_, topology), cell in group]
+        algorithm = cells[0][1].algorithm
+        if algorithm not in ADAPTIVE:
+            others = True
+            continue
+        where: dict[str, list[str]] = defaultdict(list)
+        for topology, run in cells:
+            where[run.weighting].append(topology)
+        each = [f"{weighting} on {' and '.join(names)}" for weighting, names in where.items()]
+        users[", ".join(each if len(where) > 1 else where)][algorithm] = None
+    texts = [f"{' and '.join(names)} {text}" for text, names in users.items()]
+    return "; ".join([*texts, "others uniform"] if others else texts)
 
 
 def _set_up_differently(results: Results) -> Iterable[str]:
@@ -263,16 +311,17 @@ def _entries(results: Results, method: str, measure: str) -> list[Entry | None]:
             group.append(Entry(getattr(cell, measure), theirs, False, cell.unfinished))
         whole = [entry for entry in group if entry is not None]
         plain += group
-        averages.append(
-            Entry(
-                Estimate(fmean(entry.estimate.mean for entry in whole)),
-                fmean(entry.paper for entry in whole),
-                False,
-                sum(entry.unfinished for entry in whole),
+        if setting.averaged:
+            averages.append(
+                Entry(
+                    Estimate(fmean(entry.estimate.mean for entry in whole)),
+                    fmean(entry.paper for entry in whole),
+                    False,
+                    sum(entry.unfinished for entry in whole),
+                )
+                if len(whole) == len(group)  # else it would not compare
+                else None
             )
-            if len(whole) == len(group)  # else it would not compare
-            else None
-        )
     return plain + averages
 
 
@@ -311,7 +360,9 @@ def _without_copies(runs: Iterable[Run]) -> tuple[list[Run], list[Skipped]]:
         groups[_identity(run, [key for key in run.config if key not in HOW])].append(run)
     kept, copies = [], []
     for group in groups.values():
-        first, *rest = sorted(group, key=lambda run: (not run.finished, -run.last.step))
+        first, *rest = sorted(
+            group, key=lambda run: (not run.finished, -run.last.step, -len(run.records))
+        )
         kept.append(first)
         reason = f"same configuration and seed as {first.path.name}"
         copies += [Skipped(run.path, reason) for run in rest]
@@ -334,7 +385,7 @@ def _shared_by_setting(run: Run) -> list[str]:
 
 
 def _identity(run: Run, keys: Iterable[str]) -> str:
-    return json.dumps([(key, run.config.get(key)) for key in sorted(keys)], default=str)
+    return json.dumps([(key, run.value(key)) for key in sorted(keys)], default=str)
 
 
 def _told_apart(
@@ -343,11 +394,15 @@ def _told_apart(
     """Settings of the same model and data: (what to add to the name, the differences), runs."""
     keys = {key for group in groups for key in _shared_by_setting(group[0])}
     varying = [k for k in sorted(keys) if len({_identity(g[0], [k]) for g in groups}) > 1]
-    for number, group in enumerate(groups, start=1):
-        words = [f"{key.removeprefix('topology.')}={_word(group[0], key)}" for key in varying]
-        text = ", ".join(words)
-        short = text if len(words) <= _MOST_DIFFERENCES else f"variant {number}"
-        yield ((f" ({short})" if words else "", text), group)
+    texts = [
+        ", ".join(f"{key.removeprefix('topology.')}={word(group[0], key)}" for key in varying)
+        for group in groups
+    ]
+    # Files of one name in two directories read the same.
+    spelt = len(varying) <= _MOST_DIFFERENCES and len(set(texts)) == len(texts)
+    for number, (text, group) in enumerate(zip(texts, groups, strict=True), start=1):
+        short = text if spelt else f"variant {number}"
+        yield ((f" ({short})" if varying else "", text), group)
 
 
 def _columns(group: list[Run]) -> Iterable[tuple[Run, str]]:
@@ -360,7 +415,7 @@ def _columns(group: list[Run]) -> Iterable[tuple[Run, str]]:
             if len({_identity(run, [key]) for run in members}) > 1
         ]
         for run in members:
-            words = [f"{key.removeprefix('topology.')}={_word(run, key)}" for key in varying]
+            words = [f"{key.removeprefix('topology.')}={word(run, key)}" for key in varying]
             label = TOPOLOGIES.get(name, name)
             yield run, f"{label}({', '.join(words)})" if words else label
 
@@ -406,7 +461,7 @@ def _traits(run: Run) -> dict[str, str]:
     if run.algorithm not in ("MSGP", "MSGAP", "QGM", "AllReduce"):
         ignored.add("algorithm.momentum")
     plain = {
-        key.removeprefix("algorithm."): _word(run, key)
+        key.removeprefix("algorithm."): word(run, key)
         for key in run.config
         if key.startswith("algorithm.") and key not in ignored
     }
@@ -419,7 +474,7 @@ def _kind(run: Run) -> str:
 
 def _order(family: tuple[str, str]) -> tuple[Any, ...]:
     algorithm, kind = family
-    return _place(algorithm, _ALGORITHMS), algorithm, _place(kind, _WEIGHTINGS), kind
+    return _place(algorithm, ALGORITHMS), algorithm, _place(kind, _WEIGHTINGS), kind
 
 
 def _topology_order(label: str) -> tuple[int, str]:
@@ -430,8 +485,14 @@ def _place(name: str, known: tuple[str, ...]) -> int:
     return known.index(name) if name in known else len(known)
 
 
-def _word(run: Run, key: str) -> str:
-    value = run.config.get(key)
-    return (
-        "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-    )
+def word(run: Run, key: str) -> str:
+    """A value as configurations write it; of a file its name, for a page may be sent to anybody."""
+    value = run.value(key)
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return str(list(value))
+    text = str(value)
+    return Path(text).name if text.endswith((".npz", ".safetensors")) else text

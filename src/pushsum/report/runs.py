@@ -11,11 +11,13 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from pushsum.names import ADAPTIVE, flat, one_line
+from pushsum.names import ADAPTIVE, NETWORKS, flat, one_line
 
 CONFIG, META, RECORDS = "config.yaml", "meta.json", "records.jsonl"
 LARGEST = 1e300  #: beyond it, a number counts as none: means and squares of it would overflow
-HOW = ("gradients", "device", "checkpoint", "data.root", "evaluation.nodes")  #: not what is run
+HOW = (  #: not what is run
+    *("gradients", "device", "checkpoint", "data.root", "evaluation.nodes", "evaluation.every"),
+)
 
 
 class Spread(NamedTuple):
@@ -60,6 +62,14 @@ class Run:
     config: Mapping[str, Any]
     meta: Mapping[str, Any]
     records: tuple[Record, ...]
+
+    def value(self, key: str) -> Any:
+        """Of a key of the configuration; what a model's null stands for, if that is known."""
+        found = self.config.get(key)
+        section, _, option = key.partition(".")
+        if found is None and section == "model":
+            return NETWORKS.get(self.config["model.name"], {}).get(option)
+        return found
 
     @property
     def finished(self) -> bool:

@@ -8,7 +8,7 @@
   const panels = document.getElementById("panels");
   const tip = document.getElementById("tip");
   const hidden = new Set(); // methods, by number
-  const COLOURS = 7, DASHES = ["", "6 3", "1.5 2.5"];
+  const DASHES = ["", "6 3", "1.5 2.5"];
 
   const UNITS = {
     bytes: [[1, "B"], [1e3, "kB"], [1e6, "MB"], [1e9, "GB"], [1e12, "TB"], [1e15, "PB"]],
@@ -32,8 +32,8 @@
     return made;
   }
 
-  const colour = (method) => `m${method % COLOURS}`;
-  const dashes = (method) => DASHES[Math.floor(method / COLOURS) % DASHES.length];
+  const colour = (method) => `m${data.looks[method][0]}`;
+  const dashes = (method) => DASHES[data.looks[method][1]];
 
   function sample(method) {
     const svg = shape("svg", { width: 26, height: 10, class: colour(method), "aria-hidden": "true" });
