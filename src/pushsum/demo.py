@@ -25,6 +25,7 @@ NODES, DIMENSIONS = 6, 20
 LR, MOMENTUM, WEIGHTING = 0.05, 0.8, weighting.moreau(k=0.1, v=0.1)
 
 _BOUND = "Theorem 1 for SGAP"
+_ROUNDING = 1e-12  #: distances below are rounding, and not the same on every processor
 # As in reports, of which it has the first five; what it has besides takes the colours of the rest.
 _COLOURS = dict(zip((*ALGORITHMS[:5], "consensus", _BOUND), PALETTE, strict=True))
 
@@ -113,13 +114,19 @@ def _one(
 
 
 def chart(outcomes: list[Outcome]) -> str:
-    """The distances of all runs, one panel per topology, as SVG."""
+    """The distances of all runs, one panel per topology, as SVG; rounding is drawn as such."""
     panels = []
     for where in dict.fromkeys(o.topology for o in outcomes):
         here = [o for o in outcomes if o.topology == where]
         steps = [float(t) for t in range(1, len(here[0].distances) + 1)]
         lines = [
-            Series(o.algorithm, steps, o.distances, colour=_COLOURS[o.algorithm]) for o in here
+            Series(
+                o.algorithm,
+                steps,
+                [max(distance, _ROUNDING) for distance in o.distances],
+                colour=_COLOURS[o.algorithm],
+            )
+            for o in here
         ]
         for o in here:
             if o.algorithm == "SGAP":
