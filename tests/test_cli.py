@@ -432,11 +432,16 @@ def test_run_and_sweep_by_hand(pushsum, tmp_path):
     code, out, _ = pushsum("sweep", "digits", "--dry-run")
     assert code == 0
     assert out.endswith("20 cells\n")
+    assert pushsum("sweep", *TINY, "--dry-run")[1] == "run\n1 cell\n"
     code, out, _ = pushsum("sweep", *TINY, "seed=0,1", "--jobs", "2", "--into", str(tmp_path / "s"))
     assert code == 0
     code, out, _ = pushsum("report", str(tmp_path / "s"))
     assert code == 0
     assert (tmp_path / "s" / "report.html").exists()
+    code, out, err = pushsum("sweep", *TINY, "seed=0,1,2", "batch=7", "--into", str(tmp_path / "s"))
+    assert (code, out) == (2, "")
+    assert "holds 2 cells of another configuration (0 has batch = 32, here 7): name ano" in err
+    assert err.count("\n") == 1
 
 
 def test_data_list(pushsum):

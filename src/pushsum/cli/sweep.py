@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pushsum.cli.common import Pace, complain, integer, is_source, progress_bar, say, warn_of
+from pushsum.names import counted
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -54,7 +55,7 @@ def sweep(
     if dry_run:
         for cell in cells:
             typer.echo(cell.name)
-        typer.echo(f"{len(cells)} cells")
+        typer.echo(counted(len(cells), "cell"))
         return
     assert into is not None
     warn_of(cell.config for cell in cells)
