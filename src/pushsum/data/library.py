@@ -92,7 +92,7 @@ def load(name: str, root: Path | None = None) -> Dataset:
     """
     if str(name).endswith(".npz"):
         return _own(Path(name).expanduser())
-    spec = _spec(name)
+    spec = _spec(name, ", or the path of your own file.npz")
     path = _place(spec, root)
     again = f"run `pushsum data prepare {spec.name}`"
     if spec.sources:
@@ -125,6 +125,8 @@ def prepare(
         source: an official archive, or a folder with the official files, to use instead.
         progress: called with what is being done, how much of it is, and of how much, if known.
     """
+    if str(name).endswith(".npz"):
+        raise ValueError(f"{name} needs no preparing: give it as data.name={name}")
     spec = _spec(name)
     path = _place(spec, root)
     if not spec.sources or (source is None and store.fault(path, thorough=True) is None):
@@ -221,9 +223,9 @@ def _read(spec: Spec, source: Source, paths: Sequence[Path], progress: Progress)
 # --------------------------------------------------------------------------- what is loaded
 
 
-def _spec(name: str) -> Spec:
+def _spec(name: str, otherwise: str = "") -> Spec:
     if name not in SPECS:
-        raise ValueError(f"{unknown('data set', name, SPECS)}, or the path of your own file.npz")
+        raise ValueError(unknown("data set", name, SPECS) + otherwise)
     return SPECS[name]
 
 
