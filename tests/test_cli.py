@@ -415,6 +415,20 @@ def test_a_sweep_through_submitit(pushsum, tmp_path):
     assert "--slurm: " in err
 
 
+@pytest.mark.parametrize(
+    ("module", "words", "extra"),
+    [
+        ("torch.utils.tensorboard", ["run", "--tensorboard"], "tensorboard"),
+        ("submitit", ["sweep", "--slurm", "timeout_min=5"], "slurm"),
+    ],
+)
+def test_extras_are_installed_from_the_clone(module, words, extra, pushsum, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, module, None)
+    code, _, err = pushsum(*words, *TINY, "--into", str(tmp_path / "a"))
+    assert code == 2
+    assert f"--{extra} needs the extra: pip install -c constraints.txt '.[{extra}]'" in err
+
+
 def test_run_and_sweep_by_hand(pushsum, tmp_path):
     code, out, err = pushsum("run", *TINY, "--into", str(tmp_path / "a"))
     assert code == 0

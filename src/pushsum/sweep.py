@@ -253,7 +253,9 @@ def _on_slurm(
     try:
         import submitit
     except ImportError:
-        raise ValueError("--slurm needs the extra: pip install 'pushsum[slurm]'") from None
+        raise ValueError(
+            "--slurm needs the extra: pip install -c constraints.txt '.[slurm]'"
+        ) from None
     executor = submitit.AutoExecutor(folder=into / "slurm")
     try:
         executor.update_parameters(slurm_array_parallelism=jobs, **parameters)

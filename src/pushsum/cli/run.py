@@ -252,7 +252,7 @@ def _tensorboard(into: Path) -> Callable[[dict[str, Any]], None]:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise ValueError(
-            "--tensorboard needs the extra: pip install 'pushsum[tensorboard]'"
+            "--tensorboard needs the extra: pip install -c constraints.txt '.[tensorboard]'"
         ) from None
     writer: Any = None
 
