@@ -255,7 +255,7 @@ class Config(_Section):
     seed: Seed = 0
     """of everything that is random"""
     epochs: Count = 10
-    """passes through the data"""
+    """each of (mean number of samples of a node) / batch steps, the same for all nodes"""
     steps: Count | None = None
     """stop after so many steps, unless the epochs are over before"""
     batch: Count = 32

@@ -20,7 +20,7 @@ from pushsum.cli.common import (
     progress_bar,
     say,
     show,
-    warn_of,
+    warn,
 )
 from pushsum.names import unknown
 
@@ -60,7 +60,7 @@ def _print_keys(wanted: bool) -> None:
             section = above
             table.add_row()
         table.add_row(key, escape(default), escape(meaning))
-    show(table)
+    show(table, wrapped=True)
     raise typer.Exit
 
 
@@ -136,8 +136,9 @@ def run(
     keep_freed_memory()
     settings = config.read(path, overrides)
     if dry_run:
-        warn_of([settings])
-        show(_plan(experiment.Experiment(settings)))
+        built = experiment.Experiment(settings)
+        _warn(built)
+        show(_plan(built))
         return
     assert into is not None
     task = Task(into, resume, from_step, tensorboard, timeout)
@@ -284,7 +285,7 @@ def _train(built: Experiment, task: Task, world: World) -> None:
     chief = world.nodes[0] == 0
     write = _tensorboard(task.into) if task.tensorboard and chief else _nothing
     if chief:
-        warn_of([built.config])
+        _warn(built)
     with progress_bar(hidden=not chief) as bar:
         shown = bar.add_task("training", total=built.steps)
         pace = Pace(bar, "step")
@@ -311,10 +312,15 @@ def _train(built: Experiment, task: Task, world: World) -> None:
         typer.echo(f"{task.into}:{had} {accuracy}, loss {test['loss']:.4f}")
 
 
+def _warn(built: Experiment) -> None:
+    for text in built.warnings():
+        warn(text)
+
+
 def _summary(built: Experiment, record: dict[str, Any]) -> str:
     test, nodes = record["test"], record["nodes"]
     parts = [
-        f"epoch {record['epoch']:g}/{built.config.epochs}",
+        f"epoch {_short(record['epoch'])}/{_short(built.steps / built.steps_per_epoch)}",
         f"accuracy {100 * test['accuracy']:.2f} %",
         f"loss {test['loss']:.4f}",
     ]
@@ -338,11 +344,13 @@ def _plan(built: Experiment) -> RenderableType:
     certificate = meta["certificate"]
     count, array = arrays(built), built.n * built.layout.d * 4
     facts = {
+        "data": f"{Path(built.config.data.name).name}: {built.dataset.size}",
         "algorithm": f"{meta['algorithm']}, {meta['weighting']} weights",
         "topology": f"{built.graphs.name}: B = {certificate['period']}, "
         f"Delta = {certificate['diameter']}, H = {certificate['horizon']}",
         "model": f"{built.config.model.name}, {meta['d']:,} parameters",
-        "steps": f"{meta['steps']:,} ({built.config.epochs} epochs of {meta['steps_per_epoch']:,})",
+        "steps": f"{built.steps:,} ({_short(built.steps / built.steps_per_epoch)} epochs of "
+        f"{built.steps_per_epoch:,})",
         "pushed": f"{_bytes(meta['bytes_per_step'])} per step, "
         f"{_bytes(meta['bytes_per_step'] * meta['steps'])} in all",
         "memory": f"about {_bytes(count * array)} ({count} arrays of {_bytes(array)}) and "
@@ -386,6 +394,15 @@ def _hint(word: str) -> str:
     from pushsum.sweep import recipes
 
     return f"; it is a recipe: pushsum sweep {word} --into runs/{word}" * (word in recipes())
+
+
+def _short(number: float) -> str:
+    """One decimal, or three digits of what is small.
+
+    >>> [_short(x) for x in (300 / 7, 10.0, 1.25, 2 / 47)]
+    ['42.9', '10', '1.25', '0.0426']
+    """
+    return f"{number:.1f}".removesuffix(".0") if number >= 10 else f"{number:.3g}"
 
 
 def _bytes(count: float) -> str:
