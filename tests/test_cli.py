@@ -503,7 +503,10 @@ def test_run_and_sweep_by_hand(pushsum, tmp_path):
     assert "epoch 0/0.0909 " in err
     code, _, err = pushsum("run", *TINY, "--into", str(tmp_path / "a"))
     assert code == 2
-    assert "holds a run already: go on with --resume" in err
+    assert err.endswith(
+        f"{tmp_path / 'a'} holds a run already: name another directory, or go on with: "
+        f"pushsum run --resume --into {tmp_path / 'a'}\n"
+    )
     code, _, err = pushsum("run", *TINY)
     assert code == 2
     assert "--into" in err

@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
@@ -151,17 +150,15 @@ def run(
         return
     from pushsum.engines.distributed.launcher import launch
     from pushsum.engines.distributed.peers import check_timeout
-    from pushsum.training import newest
+    from pushsum.training import newest, resuming
 
     check_timeout(timeout)
     try:
         code = launch(built.n, _as_node, settings, task, patience=timeout + 10)
     except Stopped as stopped:
         saved = newest(into, "distributed", built.n)
-        kept = (
-            "nothing is saved" if saved is None else f"step {saved} is saved, go on with --resume"
-        )
-        complain(f"{stopped}; {kept}")
+        kept = f"step {saved} is saved, go on with: {resuming(into)}"
+        complain(f"{stopped}; {'nothing is saved' if saved is None else kept}")
         code = STOPPED
     if code:
         raise typer.Exit(code)
@@ -186,8 +183,7 @@ def _as_node(settings: Config, task: Task) -> None:
 
     def last_words(why: str) -> None:
         saved = training.newest(task.into, "distributed", settings.topology.nodes)
-        start = "torchrun ... -m " * ("TORCHELASTIC_RUN_ID" in os.environ)
-        command = f"{start}pushsum run --engine distributed --resume --into {quote(str(task.into))}"
+        command = training.resuming(task.into, "distributed")
         kept = f"last checkpoint: step {saved}; go on with: {command}"
         complain(
             f"node {os.environ['RANK']}: {why}; "
