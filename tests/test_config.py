@@ -324,6 +324,21 @@ def test_a_cell_that_measures_goes_on_as_it_began(tmp_path):
     assert sweep.run(sweep.read(None, words), tmp_path, 1, note, slurm={}) == []
 
 
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["model.hidden=[64],[32,16],[]"], ["64", "32,16", "empty"]),
+        (
+            ["algorithm.optimizer=Adam", "algorithm.options={eps: 0.1, amsgrad: true},{eps: 1}"],
+            ["eps-0.1,amsgrad-true", "eps-1"],
+        ),
+        (["data.augment=true,false"], ["augment=true", "augment=false"]),
+    ],
+)
+def test_names_of_cells_do_not_begin_with_a_dash(words, names):
+    assert [cell.name for cell in sweep.read(None, words)] == names
+
+
 def test_lists_of_overrides():
     with pytest.raises(ValueError, match="while parsing"):
         sweep.read(None, ["seed=[1"])

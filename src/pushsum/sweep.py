@@ -375,7 +375,9 @@ def alternatives(text: str) -> list[str]:
 
 def _word(key: str, value: Any) -> str:
     """A value as a part of a name; true and false say of what."""
-    text = json.dumps(value, default=str) if isinstance(value, list | dict) else str(value)
+    text = str(value)
+    if isinstance(value, list | dict):  # without brackets: a name should not begin with a dash
+        text = "".join(c for c in json.dumps(value, default=str) if c not in '[]{}" ') or "empty"
     if isinstance(value, bool):
         text = f"{key.rpartition('.')[2]}={text.lower()}"
     return "".join(c if c.isalnum() or c in ".=-+," else "-" for c in text)
