@@ -22,6 +22,7 @@ from pushsum.data import partition, store
 from pushsum.engines.arithmetic import ring_bytes
 from pushsum.engines.gradients import Batch, Layout
 from pushsum.engines.world import Abandoned
+from pushsum.names import unknown
 from pushsum.optimizers import optimizer_rule
 from pushsum.randomness import stream
 
@@ -357,6 +358,9 @@ def _device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(unknown("device", name, ("auto", "cpu", "cuda"))) from None
+    try:
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError):
         raise ValueError(f"device = {name!r}: not available here; auto chooses") from None

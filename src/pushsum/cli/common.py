@@ -45,6 +45,16 @@ def is_source(word: str) -> bool:
     return "=" not in word or Path(word).is_file()
 
 
+def refuse_bare_keys(words: list[str]) -> None:
+    """For those who write `pushsum run epochs 3`."""
+    bare = [word for word in words if "=" not in word and not Path(word).is_file()]
+    if bare:
+        from pushsum.config import bare_key
+
+        if meant := bare_key(words[words.index(bare[0]) :]):
+            raise ValueError(meant)
+
+
 def big(log_value: float) -> str:
     """A number given by its natural logarithm, which may be far beyond a float."""
     exponent = log_value / math.log(10)

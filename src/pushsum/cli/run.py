@@ -17,6 +17,7 @@ from pushsum.cli.common import (
     is_source,
     number,
     progress_bar,
+    refuse_bare_keys,
     say,
     show,
     warn,
@@ -107,6 +108,7 @@ def run(
     engine = engine or (_engine_of(into) if resume else _usual_engine())
     if engine not in ENGINES:
         raise ValueError(unknown("engine", engine, ENGINES))
+    path, overrides = _split(words)
     if into is None and not dry_run:
         raise ValueError("name the run's directory: --into runs/NAME")
     if from_step is not None and not resume:
@@ -121,7 +123,6 @@ def run(
     from pushsum.engines.world import STOPPED, OneProcess, Stopped
 
     launched = "WORLD_SIZE" in os.environ  # by torchrun: this process is one of several
-    path, overrides = _split(words)
     if resume:
         assert into is not None
         if path is not None or any(word.partition("=")[0] not in LENGTH for word in overrides):
@@ -378,6 +379,7 @@ def _split_table(histogram: list[list[int]]) -> RenderableType:
 
 def _split(words: list[str] | None) -> tuple[Path | None, list[str]]:
     words = words or []
+    refuse_bare_keys(words)
     if words and is_source(words[0]):
         path = Path(words[0])
         if not path.is_file():
