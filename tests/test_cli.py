@@ -8,6 +8,7 @@ from time import perf_counter
 from xml.etree import ElementTree
 
 import pytest
+import typer
 
 from pushsum import cli
 
@@ -186,7 +187,16 @@ def test_version(pushsum):
         (["topology", "full", "-n", str(10**30)], "at most 20000 nodes"),
         (["topology", "random", "--period", str(10**23)], "at most 1000000000 steps"),
         (["topology", "ring", "--inner", "0.5"], "--inner belongs to random, not to ring"),
-        (["topology"], "Missing argument 'NAME'"),
+        (["topology"], "Missing argument 'NAME'. Choose from full, divide, exponential, random, r"),
+        (["topology", "ring", "3"], "(3): did you mean --nodes 3?"),
+        (["topology", "ring", "3", "4"], "(3 4)\n"),
+        (["run", "epochs", "3"], "epochs: did you mean epochs=3?"),
+        (["run", "seed=1", "lr", "0.1"], "lr: did you mean algorithm.lr=0.1?"),
+        (["run", __file__, "epochs", "3"], "epochs: did you mean epochs=3?"),
+        (["sweep", "epochs", "seed=1,2"], "epochs: did you mean epochs=VALUE?"),
+        (["run", "seed=0,1", "--dry-run"], "seed = '0,1': a run has one value; lists are for push"),
+        (["report", __file__], "test_cli.py: this is a file; give a run's directory, or one with"),
+        (["evaluate", __file__], "test_cli.py: this is a file; give a run's directory, or one"),
         (["topology", "full", "--bogus"], "No such option: --bogus"),
         (["run", "--epochs", "3"], "--epochs: keys of the configuration are written without "),
         (["demo", "--epochs"], "Option '--epochs' requires an argument."),
@@ -345,13 +355,79 @@ def test_every_key_is_listed_with_its_default_and_its_meaning(pushsum):
 
     code, out, _ = pushsum("run", "--keys")
     assert code == 0
-    rows = [line.split(maxsplit=2) for line in out.splitlines()[1:] if line.strip()]
+    begun = [line for line in out.splitlines()[1:] if line[:1].strip()]  # others go on
+    rows = [line.split(maxsplit=2) for line in begun]
     assert all(len(row) == 3 for row in rows), "a key without a meaning"
     keys = [row[0] for row in rows]
     assert [key for key in valid_keys() if key in keys] == keys
     sections = {key.rpartition(".")[0] for key in keys} - {""}
     assert set(valid_keys()) - set(keys) == sections
     assert "algorithm.lr                   0.05                 step size" in out
+
+
+@pytest.mark.parametrize(("columns", "width"), [(None, 100), ("120", 120), ("20", 80)])
+def test_what_is_no_terminal_gets_wrapped_keys_without_blanks(columns, width, monkeypatch, capsys):
+    from pushsum.cli.run import _print_keys
+    from pushsum.config import described
+
+    if columns is None:
+        monkeypatch.delenv("COLUMNS", raising=False)
+    else:
+        monkeypatch.setenv("COLUMNS", columns)
+    with pytest.raises(typer.Exit):
+        _print_keys(True)
+    lines = capsys.readouterr().out.splitlines()
+    assert width - 12 < max(map(len, lines)) <= width
+    assert all(line == line.rstrip() for line in lines)
+    words = {word for row in described() for word in " ".join(row).split()}
+    shown = {word for line in lines[1:] for word in line.split()}
+    assert shown <= words, "broken words"
+
+
+def own_file(path, x):
+    import numpy as np
+
+    y = np.arange(len(x)) % 3
+    np.savez(path, x_train=x, y_train=y, x_test=x[:6], y_test=y[:6])
+    return f"data.name={path}"
+
+
+def test_a_dry_run_shows_the_data(pushsum, tmp_path):
+    import numpy as np
+
+    name = own_file(tmp_path / "colour.npz", np.zeros((300, 24, 24, 3), np.uint8))
+    _, out, err = pushsum("run", "--dry-run", name)
+    assert " data       colour.npz: 300 + 6 samples of 3x24x24, 3 classes\n" in out
+    assert err == ""
+    name = own_file(tmp_path / "pairs.npz", np.zeros((300, 24, 24, 2), np.uint8))
+    for words in (["--dry-run"], ["--into", str(tmp_path / "a"), *TINY]):
+        code, _, err = pushsum("run", name, *words)
+        assert code == 0
+        assert (
+            "pairs.npz: images of 24 channels and 24x2 pixels; if the channels are last, put them "
+            "first: numpy.moveaxis(x, 3, 1)\n"
+        ) in err
+
+
+def test_a_batch_that_no_node_can_fill_is_warned_of(pushsum, tmp_path):
+    import numpy as np
+
+    name = own_file(tmp_path / "few.npz", np.zeros((300, 3)))
+    words = ["run", "--dry-run", name, "split.kind=iid", "topology.nodes=3"]
+    assert pushsum(*words, "batch=100")[2] == ""
+    assert pushsum(*words, "batch=101")[2] == (
+        "pushsum: warning: batch = 101, but no node has more than 100 samples: every step takes "
+        "all of them; choose a smaller one\n"
+    )
+
+
+def test_epochs_are_those_that_the_steps_make(pushsum, tmp_path):
+    words = ["run", "model.hidden=[4]", "gradients=loop", "batch=100", "epochs=3"]  # 7 per epoch
+    assert "steps      21 (3 epochs of 7)" in pushsum(*words, "--dry-run")[1]
+    assert "steps      17 (2.43 epochs of 7)" in pushsum(*words, "steps=17", "--dry-run")[1]
+    err = pushsum(*words, "steps=17", "--into", str(tmp_path / "a"))[2]
+    assert "epoch 2/2.43 " in err
+    assert "epoch 2.43/2.43 " in err
 
 
 def test_many_labels_are_shown_in_ranges(pushsum, tmp_path):
@@ -415,14 +491,31 @@ def test_a_sweep_through_submitit(pushsum, tmp_path):
     assert "--slurm: " in err
 
 
+@pytest.mark.parametrize(
+    ("module", "words", "extra"),
+    [
+        ("torch.utils.tensorboard", ["run", "--tensorboard"], "tensorboard"),
+        ("submitit", ["sweep", "--slurm", "timeout_min=5"], "slurm"),
+    ],
+)
+def test_extras_are_installed_from_the_clone(module, words, extra, pushsum, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, module, None)
+    code, _, err = pushsum(*words, *TINY, "--into", str(tmp_path / "a"))
+    assert code == 2
+    assert f"--{extra} needs the extra: pip install -c constraints.txt '.[{extra}]'" in err
+
+
 def test_run_and_sweep_by_hand(pushsum, tmp_path):
     code, out, err = pushsum("run", *TINY, "--into", str(tmp_path / "a"))
     assert code == 0
     assert "accuracy" in out
-    assert "epoch 0/10" in err
+    assert "epoch 0/0.0909 " in err
     code, _, err = pushsum("run", *TINY, "--into", str(tmp_path / "a"))
     assert code == 2
-    assert "holds a run already: go on with --resume" in err
+    assert err.endswith(
+        f"{tmp_path / 'a'} holds a run already: name another directory, or go on with: "
+        f"pushsum run --resume --into {tmp_path / 'a'}\n"
+    )
     code, _, err = pushsum("run", *TINY)
     assert code == 2
     assert "--into" in err
@@ -432,11 +525,16 @@ def test_run_and_sweep_by_hand(pushsum, tmp_path):
     code, out, _ = pushsum("sweep", "digits", "--dry-run")
     assert code == 0
     assert out.endswith("20 cells\n")
+    assert pushsum("sweep", *TINY, "--dry-run")[1] == "run\n1 cell\n"
     code, out, _ = pushsum("sweep", *TINY, "seed=0,1", "--jobs", "2", "--into", str(tmp_path / "s"))
     assert code == 0
     code, out, _ = pushsum("report", str(tmp_path / "s"))
     assert code == 0
     assert (tmp_path / "s" / "report.html").exists()
+    code, out, err = pushsum("sweep", *TINY, "seed=0,1,2", "batch=7", "--into", str(tmp_path / "s"))
+    assert (code, out) == (2, "")
+    assert "holds 2 cells of another configuration (0 has batch = 32, here 7): name ano" in err
+    assert err.count("\n") == 1
 
 
 def test_data_list(pushsum):

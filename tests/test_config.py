@@ -40,6 +40,10 @@ def refusal(*overrides: str) -> str:
         ("topology.nodes=2.5", "topology.nodes = 2.5: should be a valid integer"),
         ("zzz=1", "unknown key zzz: keys are seed, epochs"),
         ("foo", "override 'foo': write key=value"),
+        ("seed=0,1", "seed = '0,1': a run has one value; lists are for pushsum sweep"),
+        ("algorithm.name=SGP,SGAP", "algorithm.name = 'SGP,SGAP': a run has one value; lists are"),
+        ("topology.name=full,ring", "topology.name = 'full,ring': a run has one value; lists are"),
+        ("model.hidden=64,32", "should be a list, e.g. model.hidden=[64,32]"),
         ("=3", "override '=3': write key=value"),
         ("gradients=loops", "gradients = 'loops': should be 'loop', 'threads' or 'vmap'"),
         ("data.name=[1", "override 'data.name=[1': while parsing"),
@@ -295,13 +299,51 @@ def test_sweep_files_that_are_refused(content, message, tmp_path):
     assert "\n" not in str(caught.value)
 
 
-def test_a_cell_is_not_taken_for_that_of_another_configuration(tmp_path):
+@pytest.mark.parametrize("slurm", [None, {}])
+def test_nothing_runs_beside_cells_of_another_configuration(slurm, tmp_path):
     said = []
     note = lambda cell, what: said.append(what)
-    words = ["model.hidden=[4]", "gradients=loop"]
-    assert sweep.run(sweep.read(None, [*words, "steps=2"]), tmp_path, 1, note) == []
-    assert sweep.run(sweep.read(None, [*words, "steps=3"]), tmp_path, 1, note) == ["run"]
-    assert "another configuration" in said[-1]
+    words = ["model.hidden=[4]", "seed=0,1,2"]
+    begun = sweep.read(None, [*words, "steps=1", "gradients=loop"])[1:]
+    assert sweep.run(begun[:1], tmp_path, 1, note) == []
+    said.clear()
+    message = (
+        r"^.* holds 1 cell of another configuration \(1 has steps = 1, here 3\): "
+        r"name another --into$"
+    )
+    with pytest.raises(ValueError, match=message):
+        sweep.run(sweep.read(None, [*words, "steps=3"]), tmp_path, 1, note, slurm)
+    assert sweep.run(begun, tmp_path, 1, lambda cell, what: None) == []
+    wider = sweep.read(None, ["model.hidden=[5]", *words[1:], "steps=1"])
+    with pytest.raises(ValueError, match=r"holds 2 cells of another .* \(1 has model.hidden = \[4"):
+        sweep.run(wider, tmp_path, 1, note, slurm)
+    assert said == []
+    assert not (tmp_path / "0").exists()
+
+
+def test_a_cell_that_measures_goes_on_as_it_began(tmp_path):
+    words = ["model.hidden=[4]", "steps=1"]
+    note = lambda cell, what: None
+    assert sweep.run(sweep.read(None, [*words, "gradients=loop"]), tmp_path, 1, note) == []
+    assert sweep.run(sweep.read(None, words), tmp_path, 1, note, slurm={}) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["model.hidden=[64],[32,16],[]"], ["64", "32,16", "empty"]),
+        (
+            ["algorithm.optimizer=Adam", "algorithm.options={eps: 0.1, amsgrad: true},{eps: 1}"],
+            ["eps-0.1,amsgrad-true", "eps-1"],
+        ),
+        (["data.augment=true,false"], ["augment=true", "augment=false"]),
+    ],
+)
+def test_names_of_cells_do_not_begin_with_a_dash(words, names):
+    assert [cell.name for cell in sweep.read(None, words)] == names
+
+
+def test_lists_of_overrides():
     with pytest.raises(ValueError, match="while parsing"):
         sweep.read(None, ["seed=[1"])
     assert sweep.alternatives("{eps: 0.1, weight_decay: 0.1}") == ["{eps: 0.1, weight_decay: 0.1}"]

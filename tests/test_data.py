@@ -183,17 +183,27 @@ HUGE = np.array([0, 1, 2**63], dtype=np.uint64)
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"x_train": GOOD}, r"own\.npz lacks x_test: write it with numpy\.savez"),
+        ({"x_train": GOOD}, r"own\.npz lacks x_test \(it holds x_train, y_test, y_train\): write"),
+        (dict.fromkeys(("y_train", "y_test")), r"y_test \(it holds nothing\): write it with numpy"),
+        ({f"x{k}": GOOD for k in range(9)}, r"\(it holds x0, x1, x2, x3, x4, x5, x6, x7, ...\)"),
         ({"x_train": GOOD, "x_test": GOOD}, "y_test must be 3 integers"),
         (
             {"x_train": GOOD, "x_test": GOOD[:0], "y_test": np.zeros(0, int)},
-            r"x_test is float32 of shape \(0, 4\): .*at least one",
+            r"own\.npz: x_test is empty$",
         ),
         ({"x_train": GOOD, "x_test": GOOD[:2], "y_train": np.zeros(3)}, "y_train must be 3 integ"),
-        ({"x_train": GOOD, "x_test": GOOD[:2], "y_train": np.array([0, -1, 2])}, "integers >= 0"),
+        (
+            {"x_train": GOOD, "x_test": GOOD[:2], "y_train": np.array([0, -1, 2])},
+            r"own\.npz: y_train holds -1: number the labels 0 to 3, e.g. by numpy.searchsorted\(nu",
+        ),
+        ({"x_train": GOOD, "x_test": GOOD[:2], "y_test": np.array([0, -2])}, "y_test holds -2: nu"),
+        (
+            {"x_train": GOOD.astype(np.uint8), "x_test": GOOD[:2]},
+            r"x_train is uint8 of shape \(3, 4\): .*: write x\.astype\('float32'\) / 255$",
+        ),
         (
             {"x_train": GOOD, "x_test": GOOD[:2], "y_train": np.array([0, 300_000, 600_000])},
-            "there are 4 labels, up to 600000: number them 0 to 3, e.g. by numpy.searchsorted",
+            "there are 4 labels, up to 600000: number the labels 0 to 3, e.g. by numpy.searchsor",
         ),
         ({"x_train": GOOD, "x_test": GOOD[:2], "y_train": HUGE}, "labels, up to 92233720368547758"),
         ({"x_train": GOOD, "x_test": GOOD[:2, :3]}, "samples of one type and shape"),
@@ -242,14 +252,19 @@ def test_an_array_that_says_it_is_huge_is_not_allocated(tmp_path):
     ("name", "message"),
     [
         ("CIFAR10", "unknown data set 'CIFAR10' .did you mean cifar10"),
-        ("", "unknown data set '': choose from digits, cifar10, .*your own file.npz"),
+        ("", "unknown data set '': choose from digits, cifar10, "),
         ("../x", "unknown data set '../x'"),
     ],
 )
 def test_unknown_names(name, message, tmp_path):
-    for call in (data.load, data.prepare):
-        with pytest.raises(ValueError, match=message):
-            call(name, tmp_path)
+    with pytest.raises(ValueError, match=message + ".*quickdraw, or the path of your own file.npz"):
+        data.load(name, tmp_path)
+    with pytest.raises(ValueError, match=message + ".*quickdraw$"):
+        data.prepare(name, tmp_path)
+    with pytest.raises(
+        ValueError, match=r"^a\.npz needs no preparing: give it as data\.name=a\.npz$"
+    ):
+        data.prepare("a.npz", tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -415,7 +415,7 @@ def test_what_is_refused_before_any_work(
     with pytest.raises(ValueError, match=r"there is no directory '.*missing'"):
         refuse(tmp_path / "missing" / "a.svg")
     monkeypatch.setitem(sys.modules, "resvg_py", None)
-    message = r"PNG needs the extra: pip install 'pushsum\[png\]', or give a \.svg path"
+    message = r"PNG needs the extra: pip install -c constraints\.txt '\.\[png\]', or give"
     with pytest.raises(ValueError, match=message):
         refuse(tmp_path / "a.png")
     assert list(tmp_path.iterdir()) == []

@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -84,8 +85,9 @@ def test_a_run_that_is_stopped_goes_on_bit_for_bit(overrides, tmp_path):
         if step == 5 and record is None:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    with pytest.raises(training.Stopped, match="saved step 5; go on with --resume"):
+    with pytest.raises(training.Stopped, match=r"^saved step 5; go on with: ") as caught:
         run(experiment_, parts, stop_at)
+    assert str(caught.value).endswith(f": pushsum run --resume --into {shlex.quote(str(parts))}")
     run(build(*overrides), parts, resume=True)
     assert without_times(records(parts)) == without_times(records(whole))
     ours, theirs = tensors(parts), tensors(whole)
@@ -393,8 +395,10 @@ def test_a_batch_of_one_is_fine_where_batchnorm_has_pixels(tmp_path):
         (["model.width=4"], "width"),
         (["algorithm.weighting=moreau"], "moreau needs k and v"),
         (["algorithm.optimizer=Adan"], "torch.optim has no optimizer of that name"),
+        (["algorithm.optimizer=Adamw"], r"no optimizer of that name \(did you mean AdamW\?\)$"),
         (["algorithm.optimizer=LBFGS"], "cannot be used"),
-        (["device=tpu7"], "not available here"),
+        (["device=gpu"], "unknown device 'gpu'.*: choose from auto, cpu, cuda$"),
+        (["device=cuda:99"], "device = 'cuda:99': not available here; auto chooses"),
         (["split.kind=dirichlet", "split.minimum=900"], "minimum"),
         (["split.clusters=7"], "clusters = 7: more than the 6 nodes"),
         (SINGLE, "node 0 has batches of one sample: raise batch, or set model.norm=group"),
@@ -417,8 +421,10 @@ def test_what_cannot_run_is_refused_before_it_runs(overrides, message):
 def test_a_directory_that_holds_a_run_is_not_touched(tmp_path):
     run(build("steps=2"), tmp_path)
     before = (tmp_path / "records.jsonl").read_bytes()
-    with pytest.raises(ValueError, match="holds a run already: go on with --resume"):
+    message = r" holds a run already: name another directory, or go on with: pushsum run --re"
+    with pytest.raises(ValueError, match=message) as caught:
         run(build("steps=2"), tmp_path)
+    assert str(caught.value).endswith(f"--resume --into {shlex.quote(str(tmp_path))}")
     assert (tmp_path / "records.jsonl").read_bytes() == before
     with pytest.raises(ValueError, match="holds no run to resume"):
         run(build(), tmp_path / "elsewhere", resume=True)
@@ -562,7 +568,10 @@ def test_a_full_disk_says_what_is_safe_and_how_to_go_on(tmp_path, monkeypatch):
         if step == 1:
             monkeypatch.setattr(os, "fsync", full)
 
-    message = r"cannot write to .* \(No space left on device\): step 0 is saved and intact; make"
+    message = (
+        r"cannot write to .* \(No space left on device\): step 0 is saved and intact; make room, "
+        r"then go on with: pushsum run --resume --into .*run$"
+    )
     with pytest.raises(OSError, match=message):
         run(build(*overrides), tmp_path / "run", fill)
     monkeypatch.undo()
@@ -766,7 +775,7 @@ def test_a_signal_saves_and_ends_within_ten_seconds(tmp_path, number):
     finally:
         child.kill()
     assert child.returncode == 130
-    assert "go on with --resume" in err
+    assert f"go on with: pushsum run --resume --into {tmp_path / 'run'}\n" in err
     assert "Traceback" not in err
     step = checkpoint.load(tmp_path / "run" / "checkpoints").step
     assert f"saved step {step}" in err

@@ -719,6 +719,19 @@ def test_refused_at_the_door(model, options, line):
         ps.PushSum(model, None, **options)
 
 
+def test_an_optimizer_in_the_place_of_the_model_is_refused():
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    line = r"model is a SGD: give the module first, then its optimizer: PushSum\(model, optimizer\)"
+    with pytest.raises(ValueError, match=line):
+        ps.PushSum(optimizer, model)
+
+
+def test_a_node_says_who_it_is():
+    with ps.PushSum(network(), None, "ring", "lazy:c=0.5") as node:
+        assert repr(node) == "PushSum(node 0 of 1, ring(1), lazy(c=0.5) weights)"
+
+
 def test_optimizers_that_cannot_be_followed_are_refused():
     model = network()
     with pytest.raises(ValueError, match="optimizer is a str, whose steps cannot be followed"):

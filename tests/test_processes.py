@@ -218,7 +218,8 @@ def train_but_wait(rank, directory, seconds):
 
 def test_a_step_that_nobody_has_sent_is_given_up_to_save(tmp_path):
     ends = on_ranks(4, train_but_wait, str(tmp_path), 0)
-    assert set(ends) == {"Stopped: saved step 2; go on with --resume"}
+    line = f"Stopped: saved step 2; go on with: pushsum run --resume --into {tmp_path}"
+    assert set(ends) == {line}
     overrides = ["model.name=resnet-small", "model.hidden=null", "model.width=2", "steps=6"]
     on_ranks(4, train, str(tmp_path), overrides, True)
     on_ranks(4, train, str(tmp_path / "whole"), overrides)

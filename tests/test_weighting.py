@@ -185,10 +185,16 @@ MISSING = torch.tensor([[1, 1, 1], [1, 1, 0], [1, 1, 1]], dtype=torch.bool)  # 1
 @pytest.mark.parametrize(
     ("W", "message"),
     [
-        ([[0.5, 0, 0], [0.5, 1, 0], [0, 0, 1]], "column 0 of W gives 0 to node 2, below the floor"),
+        (
+            [[0.5, 0, 0], [0.5, 1, 0], [0, 0, 1]],
+            r"column 0 of W gives 0 to node 2, below the floor .*: raise the weight$",
+        ),
         (np.full((3, 3), 1 / 3), r"column 1 of W gives 0.333333 to node 2, but node 1 does not"),
         ([[0.4, 0.5, 0.3], [0.3, 0.5, 0.3], [0.3, 0, 0.3]], "column 2 of W sums to 0.9, not 1"),
-        ([[0.4, 0.5, 1.3], [0.3, 0.5, -0.3], [0.3, 0, 0]], "column 2 of W gives -0.3 to node 1"),
+        (
+            [[0.4, 0.5, 1.3], [0.3, 0.5, -0.3], [0.3, 0, 0]],
+            r"column 2 of W gives -0.3 to node 1.*: raise the weight$",
+        ),
         ([[np.nan, 0.5, 0.3]] * 3, "column 0 of W has nan for node 0: weights must be finite"),
         ([[1.0]], r"W has shape \(1, 1\), expected \(3, 3\)"),
     ],

@@ -6,7 +6,7 @@ Unknown keys are refused with the nearest valid one. Nothing here is built; `exp
 import math
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -255,7 +255,7 @@ class Config(_Section):
     seed: Seed = 0
     """of everything that is random"""
     epochs: Count = 10
-    """passes through the data"""
+    """each of (mean number of samples of a node) / batch steps, the same for all nodes"""
     steps: Count | None = None
     """stop after so many steps, unless the epochs are over before"""
     batch: Count = 32
@@ -344,7 +344,7 @@ def _problem(error: Any) -> str:
             return f"unknown key {key}: " + (
                 f"did you mean {close}?" if close else f"keys are {_listed(key)}"
             )
-        case "value_error":
+        case "value_error" if not _several(given):
             return said
         case "model_type":
             first, *more = (k for k in valid_keys() if k.startswith(f"{key}."))
@@ -356,7 +356,14 @@ def _problem(error: Any) -> str:
         case "literal_error":
             close = nearest(str(given), re.findall(r"'([^']*)'", error["ctx"]["expected"]))
             said += f" (did you mean {close}?)" * (close is not None)
+    if _several(given):
+        said = "a run has one value; lists are for pushsum sweep"
     return f"{key} = {given!r}: {said.replace('Input should', 'should')}"
+
+
+def _several(given: Any) -> bool:
+    """Whether it looks like `a,b,c` of a sweep, and not like `moreau:k=1,v=0.1`."""
+    return isinstance(given, str) and "," in given and not set(":(=") & set(given)
 
 
 def warnings(config: Config) -> list[str]:
@@ -442,6 +449,20 @@ def same_leaf(key: str) -> str | None:
     section, _, leaf = key.rpartition(".")
     found = [k for k in valid_keys() if k.rpartition(".")[2] == leaf]
     return found[0] if found and (len(found) == 1 or not section) else None
+
+
+def bare_key(words: Sequence[str]) -> str | None:
+    """What was probably meant by `epochs 3` among words that should be KEY=VALUE.
+
+    >>> bare_key(["seed=1", "lr", "0.1"]), bare_key(["epochs"]), bare_key(["mine.yaml"])
+    ('lr: did you mean algorithm.lr=0.1?', 'epochs: did you mean epochs=VALUE?', None)
+    """
+    keys = [key for key, _, _ in described()]
+    for word, value in zip(words, [*words[1:], "="], strict=True):
+        key = same_leaf(word)
+        if key in keys:
+            return f"{word}: did you mean {key}={'VALUE' if '=' in value else value}?"
+    return None
 
 
 def _listed(key: str) -> str:

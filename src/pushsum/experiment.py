@@ -17,11 +17,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pushsum import __version__, algorithms, batchnorm, data, models, topology, weighting
-from pushsum.config import Config
+from pushsum.config import Config, warnings
 from pushsum.data import partition, store
 from pushsum.engines.arithmetic import ring_bytes
 from pushsum.engines.gradients import Batch, Layout
 from pushsum.engines.world import Abandoned
+from pushsum.names import unknown
 from pushsum.optimizers import optimizer_rule
 from pushsum.randomness import stream
 
@@ -100,6 +101,24 @@ class Experiment:
             return False
         return True
 
+    def warnings(self) -> list[str]:
+        """What is allowed, but probably not meant; what the configuration alone tells is first."""
+        found = warnings(self.config)
+        x = self.dataset.train_x
+        if x.dtype == torch.uint8 and x.shape[1] > 4 and x.shape[3] <= 4:
+            found.append(
+                f"{self.config.data.name}: images of {x.shape[1]} channels and "
+                f"{x.shape[2]}x{x.shape[3]} pixels; if the channels are last, put them first: "
+                "numpy.moveaxis(x, 3, 1)"
+            )
+        largest = max(len(part) for part in self.parts)
+        if self.config.batch > largest:
+            found.append(
+                f"batch = {self.config.batch}, but no node has more than {largest} samples: every "
+                "step takes all of them; choose a smaller one"
+            )
+        return found
+
     # ----------------------------------------------------------------- sizes
 
     @property
@@ -108,7 +127,7 @@ class Experiment:
 
     @cached_property
     def steps_per_epoch(self) -> int:
-        """A node of average size has gone through its samples once."""
+        """After so many a node of average size has gone through its samples once."""
         held = sum(len(part) for part in self.parts)
         return max(1, held // (self.config.topology.nodes * self.config.batch))
 
@@ -339,6 +358,9 @@ def _device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(unknown("device", name, ("auto", "cpu", "cuda"))) from None
+    try:
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError):
         raise ValueError(f"device = {name!r}: not available here; auto chooses") from None

@@ -42,6 +42,15 @@ def unknown(kind: str, name: object, choices: Iterable[str]) -> str:
     return f"unknown {kind} {name!r}{hint}: choose from {', '.join(choices)}"
 
 
+def counted(count: int, thing: str) -> str:
+    """How many of a thing.
+
+    >>> counted(1, "cell"), counted(20, "cell")
+    ('1 cell', '20 cells')
+    """
+    return f"{count} {thing}{'s' * (count != 1)}"
+
+
 def flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested mappings as dotted keys.
 

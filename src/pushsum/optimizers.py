@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pushsum.algorithms import Rule
-from pushsum.names import one_line
+from pushsum.names import nearest, one_line
 
 #: They treat every number by itself, so that one (n, d) tensor stands for all nodes at once.
 ELEMENTWISE = frozenset(
@@ -102,15 +102,21 @@ def optimizer_rule(
     name: str, lr: float, options: Mapping[str, Any], rate: Callable[[int], float], views: Views
 ) -> Rule:
     """The rule of the torch.optim class `name`; `rate` sets its step size at every step."""
-    kind: Any = getattr(torch.optim, name, None)
-    if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):
+    kinds: dict[str, Any] = {
+        known: kind
+        for known, kind in vars(torch.optim).items()
+        if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)
+    }
+    if name not in kinds:
+        close = nearest(name, kinds.keys() - REFUSED.keys() - {"Optimizer"})
+        hint = f" (did you mean {close}?)" if close else ""
         raise ValueError(
-            f"algorithm.optimizer = {name!r}: torch.optim has no optimizer of that name"
+            f"algorithm.optimizer = {name!r}: torch.optim has no optimizer of that name{hint}"
         )
     if name in REFUSED:
         raise ValueError(f"algorithm.optimizer = {name!r}: cannot be used, {REFUSED[name]}")
 
-    found: Callable[..., torch.optim.Optimizer] = kind
+    found: Callable[..., torch.optim.Optimizer] = kinds[name]
 
     def make(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         try:

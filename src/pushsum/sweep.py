@@ -33,7 +33,7 @@ from pushsum.engines.gradients import Strategy
 from pushsum.engines.memory import keep_freed_memory
 from pushsum.engines.world import OneProcess
 from pushsum.experiment import Experiment
-from pushsum.names import one_line
+from pushsum.names import counted, flat, one_line
 
 Progress = Callable[["Cell", str], None]  #: (cell, 'started' | 'skipped' | 'finished' | reason)
 Within = Callable[["Cell", int, int], None]  #: (cell, step, steps)
@@ -134,6 +134,8 @@ def run(
 ) -> list[str]:
     """Run what is not finished; the names of the cells that failed.
 
+    Nothing is run, but a ValueError raised, if a cell has begun with another configuration.
+
     `within` is told of every step of the cells that run in this process, one after the other.
 
     With `slurm` (parameters of submitit, e.g. slurm_partition) each cell is a job of the cluster,
@@ -142,14 +144,10 @@ def run(
     `gradients: auto` is measured once for all cells that compute alike, except by Slurm's, whose
     machines are others: name a strategy there.
     """
+    _refuse_others(cells, into)
     waiting, failed = [], []
     for cell in cells if slurm is not None else _settled(cells, into, jobs):
-        if _differs(into / cell.name, cell.config):
-            progress(
-                cell, "its directory holds a run of another configuration: name another --into"
-            )
-            failed.append(cell.name)
-        elif _finished(into / cell.name):
+        if _finished(into / cell.name):
             progress(cell, "skipped")
         else:
             waiting.append(cell)
@@ -255,12 +253,16 @@ def _on_slurm(
     try:
         import submitit
     except ImportError:
-        raise ValueError("--slurm needs the extra: pip install 'pushsum[slurm]'") from None
+        raise ValueError(
+            "--slurm needs the extra: pip install -c constraints.txt '.[slurm]'"
+        ) from None
     executor = submitit.AutoExecutor(folder=into / "slurm")
     try:
         executor.update_parameters(slurm_array_parallelism=jobs, **parameters)
     except (NameError, TypeError, ValueError) as error:
         raise ValueError(f"--slurm: {' '.join(str(error).split())}") from None
+    if not cells:  # submitit warns of nothing to do
+        return
     submitted = executor.map_array(run_cell, cells, [into / cell.name for cell in cells])
     for cell, job in zip(cells, submitted, strict=True):
         try:
@@ -314,9 +316,35 @@ def _stored(directory: Path) -> Config | None:
         return None
 
 
-def _differs(directory: Path, config: Config) -> bool:
-    """Whether a cell that has begun did so with another configuration."""
-    return _stored(directory) not in (None, config)
+def _refuse_others(cells: Sequence[Cell], into: Path) -> None:
+    """A directory with cells of two configurations would make a report of both."""
+    others = [
+        f"{cell.name} has {found}"
+        for cell in cells
+        if (found := _difference(_stored(into / cell.name), cell.config))
+    ]
+    if others:
+        raise ValueError(
+            f"{into} holds {counted(len(others), 'cell')} of another configuration "
+            f"({others[0]}): name another --into"
+        )
+
+
+def _difference(stored: Config | None, config: Config) -> str | None:
+    """The first key that a cell has begun with otherwise, if there is one."""
+    if stored is None:
+        return None
+    if config.gradients == "auto":  # as it was measured when the cell began
+        config = config.model_copy(update={"gradients": stored.gradients})
+    was, here = (flat(c.model_dump(mode="json")) for c in (stored, config))
+    return next(
+        (
+            f"{key} = {was.get(key)}, here {here.get(key)}"
+            for key in was | here
+            if was.get(key) != here.get(key)
+        ),
+        None,
+    )
 
 
 def _finished(directory: Path) -> bool:
@@ -347,7 +375,9 @@ def alternatives(text: str) -> list[str]:
 
 def _word(key: str, value: Any) -> str:
     """A value as a part of a name; true and false say of what."""
-    text = json.dumps(value, default=str) if isinstance(value, list | dict) else str(value)
+    text = str(value)
+    if isinstance(value, list | dict):  # without brackets: a name should not begin with a dash
+        text = "".join(c for c in json.dumps(value, default=str) if c not in '[]{}" ') or "empty"
     if isinstance(value, bool):
         text = f"{key.rpartition('.')[2]}={text.lower()}"
     return "".join(c if c.isalnum() or c in ".=-+," else "-" for c in text)

@@ -453,8 +453,9 @@ def check_definition_1(W: Tensor, adjacency: Tensor, floor: float, name: str) ->
     refuse(
         support & (W < floor * (1 - 1e-9)),
         lambda row, column: (
-            f"gives {W[row, column]:g} to node {row}, below the floor {floor:g}: raise the "
-            "weight, or state a smaller floor with weighting.own(function, floor=...)"
+            f"gives {W[row, column]:g} to node {row}, below the floor {floor:g}: raise the weight"
+            + ", or state a smaller floor with weighting.own(function, floor=...)"
+            * bool(W[row, column] > 0)  # no floor is negative
         ),
     )
     refuse(

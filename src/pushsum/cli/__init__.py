@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 from typing import Annotated
 
@@ -76,16 +77,24 @@ def main() -> None:
 
 
 def _hint(error: Exception) -> str:
-    """For those who write `pushsum run --epochs 3`."""
-    from pushsum.config import same_leaf
+    """What to write instead of `pushsum run --epochs 3`, `topology ring 3` or `topology`."""
+    kind, context = type(error).__name__, getattr(error, "ctx", None)
+    command = None if context is None else context.command.name
+    option = getattr(error, "option_name", None)
+    if kind == "NoSuchOption" and option is not None and command in ("run", "sweep"):
+        from pushsum.config import same_leaf
 
-    option, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
-    if type(error).__name__ != "NoSuchOption" or context is None or option is None:
-        return ""
-    key = same_leaf(option.strip("-").replace("-", "_"))
-    if key is None or context.command.name not in ("run", "sweep"):
-        return ""
-    return f": keys of the configuration are written without dashes, {key}=VALUE"
+        key = same_leaf(option.strip("-").replace("-", "_"))
+        dashes = ": keys of the configuration are written without dashes,"
+        return "" if key is None else f"{dashes} {key}=VALUE"
+    if command == "topology" and kind == "MissingParameter":
+        from pushsum.topology import MAKERS
+
+        return f" Choose from {', '.join(MAKERS)}"
+    number = re.search(r"extra argument.*\((\d+)\)$", str(error))
+    if command == "topology" and number is not None:
+        return f": did you mean --nodes {number[1]}?"
+    return ""
 
 
 def _print_version(wanted: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 from contextlib import suppress
 from datetime import timedelta
@@ -44,21 +45,39 @@ def is_source(word: str) -> bool:
     return "=" not in word or Path(word).is_file()
 
 
+def refuse_bare_keys(words: list[str]) -> None:
+    """For those who write `pushsum run epochs 3`."""
+    bare = [word for word in words if "=" not in word and not Path(word).is_file()]
+    if bare:
+        from pushsum.config import bare_key
+
+        if meant := bare_key(words[words.index(bare[0]) :]):
+            raise ValueError(meant)
+
+
 def big(log_value: float) -> str:
     """A number given by its natural logarithm, which may be far beyond a float."""
     exponent = log_value / math.log(10)
     return f"{math.exp(log_value):.1e}" if abs(exponent) < 300 else f"10^{exponent:.0f}"
 
 
-def show(renderable: RenderableType) -> None:
+def show(renderable: RenderableType, wrapped: bool = False) -> None:
     """Print a table or a drawing; a narrow terminal wraps it rather than losing digits.
 
-    What is no terminal has no width: nothing is wrapped, so that lines can be searched.
+    What is no terminal has no width: nothing is wrapped, so that lines can be searched; unless
+    `wrapped`, for what is mostly text: at COLUMNS, or 100.
     """
     from rich.console import Console
 
     console = Console()
-    Console(width=max(console.width, 80 if console.is_terminal else 250)).print(renderable)
+    if console.is_terminal:
+        Console(width=max(console.width, 80)).print(renderable)
+        return
+    text_width = console.width if "COLUMNS" in os.environ else 100
+    console = Console(width=max(text_width, 80 if wrapped else 250))
+    with console.capture() as printed:
+        console.print(renderable)
+    typer.echo("\n".join(line.rstrip() for line in printed.get().splitlines()))
 
 
 def progress_bar(counts: bool = True, hidden: bool = False) -> Progress:

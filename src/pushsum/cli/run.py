@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
@@ -18,9 +17,10 @@ from pushsum.cli.common import (
     is_source,
     number,
     progress_bar,
+    refuse_bare_keys,
     say,
     show,
-    warn_of,
+    warn,
 )
 from pushsum.names import unknown
 
@@ -60,7 +60,7 @@ def _print_keys(wanted: bool) -> None:
             section = above
             table.add_row()
         table.add_row(key, escape(default), escape(meaning))
-    show(table)
+    show(table, wrapped=True)
     raise typer.Exit
 
 
@@ -108,6 +108,7 @@ def run(
     engine = engine or (_engine_of(into) if resume else _usual_engine())
     if engine not in ENGINES:
         raise ValueError(unknown("engine", engine, ENGINES))
+    path, overrides = _split(words)
     if into is None and not dry_run:
         raise ValueError("name the run's directory: --into runs/NAME")
     if from_step is not None and not resume:
@@ -122,7 +123,6 @@ def run(
     from pushsum.engines.world import STOPPED, OneProcess, Stopped
 
     launched = "WORLD_SIZE" in os.environ  # by torchrun: this process is one of several
-    path, overrides = _split(words)
     if resume:
         assert into is not None
         if path is not None or any(word.partition("=")[0] not in LENGTH for word in overrides):
@@ -136,8 +136,9 @@ def run(
     keep_freed_memory()
     settings = config.read(path, overrides)
     if dry_run:
-        warn_of([settings])
-        show(_plan(experiment.Experiment(settings)))
+        built = experiment.Experiment(settings)
+        _warn(built)
+        show(_plan(built))
         return
     assert into is not None
     task = Task(into, resume, from_step, tensorboard, timeout)
@@ -150,17 +151,15 @@ def run(
         return
     from pushsum.engines.distributed.launcher import launch
     from pushsum.engines.distributed.peers import check_timeout
-    from pushsum.training import newest
+    from pushsum.training import newest, resuming
 
     check_timeout(timeout)
     try:
         code = launch(built.n, _as_node, settings, task, patience=timeout + 10)
     except Stopped as stopped:
         saved = newest(into, "distributed", built.n)
-        kept = (
-            "nothing is saved" if saved is None else f"step {saved} is saved, go on with --resume"
-        )
-        complain(f"{stopped}; {kept}")
+        kept = f"step {saved} is saved, go on with: {resuming(into)}"
+        complain(f"{stopped}; {'nothing is saved' if saved is None else kept}")
         code = STOPPED
     if code:
         raise typer.Exit(code)
@@ -185,8 +184,7 @@ def _as_node(settings: Config, task: Task) -> None:
 
     def last_words(why: str) -> None:
         saved = training.newest(task.into, "distributed", settings.topology.nodes)
-        start = "torchrun ... -m " * ("TORCHELASTIC_RUN_ID" in os.environ)
-        command = f"{start}pushsum run --engine distributed --resume --into {quote(str(task.into))}"
+        command = training.resuming(task.into, "distributed")
         kept = f"last checkpoint: step {saved}; go on with: {command}"
         complain(
             f"node {os.environ['RANK']}: {why}; "
@@ -252,7 +250,7 @@ def _tensorboard(into: Path) -> Callable[[dict[str, Any]], None]:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise ValueError(
-            "--tensorboard needs the extra: pip install 'pushsum[tensorboard]'"
+            "--tensorboard needs the extra: pip install -c constraints.txt '.[tensorboard]'"
         ) from None
     writer: Any = None
 
@@ -284,7 +282,7 @@ def _train(built: Experiment, task: Task, world: World) -> None:
     chief = world.nodes[0] == 0
     write = _tensorboard(task.into) if task.tensorboard and chief else _nothing
     if chief:
-        warn_of([built.config])
+        _warn(built)
     with progress_bar(hidden=not chief) as bar:
         shown = bar.add_task("training", total=built.steps)
         pace = Pace(bar, "step")
@@ -311,10 +309,15 @@ def _train(built: Experiment, task: Task, world: World) -> None:
         typer.echo(f"{task.into}:{had} {accuracy}, loss {test['loss']:.4f}")
 
 
+def _warn(built: Experiment) -> None:
+    for text in built.warnings():
+        warn(text)
+
+
 def _summary(built: Experiment, record: dict[str, Any]) -> str:
     test, nodes = record["test"], record["nodes"]
     parts = [
-        f"epoch {record['epoch']:g}/{built.config.epochs}",
+        f"epoch {_short(record['epoch'])}/{_short(built.steps / built.steps_per_epoch)}",
         f"accuracy {100 * test['accuracy']:.2f} %",
         f"loss {test['loss']:.4f}",
     ]
@@ -338,11 +341,13 @@ def _plan(built: Experiment) -> RenderableType:
     certificate = meta["certificate"]
     count, array = arrays(built), built.n * built.layout.d * 4
     facts = {
+        "data": f"{Path(built.config.data.name).name}: {built.dataset.size}",
         "algorithm": f"{meta['algorithm']}, {meta['weighting']} weights",
         "topology": f"{built.graphs.name}: B = {certificate['period']}, "
         f"Delta = {certificate['diameter']}, H = {certificate['horizon']}",
         "model": f"{built.config.model.name}, {meta['d']:,} parameters",
-        "steps": f"{meta['steps']:,} ({built.config.epochs} epochs of {meta['steps_per_epoch']:,})",
+        "steps": f"{built.steps:,} ({_short(built.steps / built.steps_per_epoch)} epochs of "
+        f"{built.steps_per_epoch:,})",
         "pushed": f"{_bytes(meta['bytes_per_step'])} per step, "
         f"{_bytes(meta['bytes_per_step'] * meta['steps'])} in all",
         "memory": f"about {_bytes(count * array)} ({count} arrays of {_bytes(array)}) and "
@@ -374,6 +379,7 @@ def _split_table(histogram: list[list[int]]) -> RenderableType:
 
 def _split(words: list[str] | None) -> tuple[Path | None, list[str]]:
     words = words or []
+    refuse_bare_keys(words)
     if words and is_source(words[0]):
         path = Path(words[0])
         if not path.is_file():
@@ -386,6 +392,15 @@ def _hint(word: str) -> str:
     from pushsum.sweep import recipes
 
     return f"; it is a recipe: pushsum sweep {word} --into runs/{word}" * (word in recipes())
+
+
+def _short(number: float) -> str:
+    """One decimal, or three digits of what is small.
+
+    >>> [_short(x) for x in (300 / 7, 10.0, 1.25, 2 / 47)]
+    ['42.9', '10', '1.25', '0.0426']
+    """
+    return f"{number:.1f}".removesuffix(".0") if number >= 10 else f"{number:.3g}"
 
 
 def _bytes(count: float) -> str:

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pushsum.cli.common import Pace, complain, integer, is_source, progress_bar, say, warn_of
+from pushsum.cli.common import (
+    Pace,
+    complain,
+    integer,
+    is_source,
+    progress_bar,
+    refuse_bare_keys,
+    say,
+    warn_of,
+)
+from pushsum.names import counted
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -43,18 +53,19 @@ def sweep(
     """A grid of runs: KEY=A,B,C tries every value. Finished cells are skipped on a rerun."""
     if jobs < 1:
         raise ValueError(f"--jobs {jobs}: at least one is needed")
+    words = words or []
+    refuse_bare_keys(words)
     if into is None and not dry_run:
         raise ValueError("name the sweep's directory: --into runs/NAME")
     from pushsum import sweep as sweeps
     from pushsum.engines.memory import keep_freed_memory
 
-    words = words or []
     source = words.pop(0) if words and is_source(words[0]) else None
     cells = sweeps.read(source, words)
     if dry_run:
         for cell in cells:
             typer.echo(cell.name)
-        typer.echo(f"{len(cells)} cells")
+        typer.echo(counted(len(cells), "cell"))
         return
     assert into is not None
     warn_of(cell.config for cell in cells)

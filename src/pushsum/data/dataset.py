@@ -33,11 +33,14 @@ class Dataset:
     std: Tensor
 
     def __repr__(self) -> str:
+        return f"Dataset({self.name}: {self.size})"
+
+    @property
+    def size(self) -> str:
+        """To be read by people: '1437 + 360 samples of 1x8x8, 10 classes'."""
         shape = "x".join(map(str, self.train_x.shape[1:]))
-        return (
-            f"Dataset({self.name}: {len(self.train_y)} + {len(self.test_y)} samples of {shape}, "
-            f"{self.classes} classes)"
-        )
+        count = f"{len(self.train_y)} + {len(self.test_y)}"
+        return f"{count} samples of {shape}, {self.classes} classes"
 
     def scaled(self, x: Tensor) -> Tensor:
         """What a network is fed: (x / 255 - mean) / std for uint8 images, float32 as it is.

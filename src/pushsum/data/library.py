@@ -82,9 +82,9 @@ def load(name: str, root: Path | None = None) -> Dataset:
     """A data set by its name in the `catalogue`, or your own from an .npz file.
 
     Your file holds x_train, y_train, x_test and y_test. Labels are the integers from 0 to the
-    number of classes less one, and each occurs. Samples are floats of any shape, used as they are,
-    or uint8 images, (m, h, w) or (m, c, h, w). Of either, four axes whose last is 1, 3 or 4, and
-    whose second is not, are images (m, h, w, c).
+    number of classes less one, and each occurs in y_train or y_test. Samples are floats of any
+    shape, used as they are, or uint8 images, (m, h, w) or (m, c, h, w). Of either, four axes whose
+    last is 1, 3 or 4, and whose second is not, are images (m, h, w, c).
 
     >>> digits = load("digits")
     >>> digits.train_x.shape, digits.test_x.shape, digits.classes
@@ -92,7 +92,7 @@ def load(name: str, root: Path | None = None) -> Dataset:
     """
     if str(name).endswith(".npz"):
         return _own(Path(name).expanduser())
-    spec = _spec(name)
+    spec = _spec(name, ", or the path of your own file.npz")
     path = _place(spec, root)
     again = f"run `pushsum data prepare {spec.name}`"
     if spec.sources:
@@ -125,6 +125,8 @@ def prepare(
         source: an official archive, or a folder with the official files, to use instead.
         progress: called with what is being done, how much of it is, and of how much, if known.
     """
+    if str(name).endswith(".npz"):
+        raise ValueError(f"{name} needs no preparing: give it as data.name={name}")
     spec = _spec(name)
     path = _place(spec, root)
     if not spec.sources or (source is None and store.fault(path, thorough=True) is None):
@@ -221,9 +223,9 @@ def _read(spec: Spec, source: Source, paths: Sequence[Path], progress: Progress)
 # --------------------------------------------------------------------------- what is loaded
 
 
-def _spec(name: str) -> Spec:
+def _spec(name: str, otherwise: str = "") -> Spec:
     if name not in SPECS:
-        raise ValueError(f"{unknown('data set', name, SPECS)}, or the path of your own file.npz")
+        raise ValueError(unknown("data set", name, SPECS) + otherwise)
     return SPECS[name]
 
 
@@ -258,15 +260,16 @@ def _own(path: Path) -> Dataset:
     names = ("x_train", "y_train", "x_test", "y_test")
     found = store.headers(path)
     if missing := [name for name in names if name not in found]:
+        held = ", ".join(sorted(found)[:8]) + ", ..." * (len(found) > 8)
         raise ValueError(
-            f"{path} lacks {', '.join(missing)}: write it with "
+            f"{path} lacks {', '.join(missing)} (it holds {held or 'nothing'}): write it with "
             "numpy.savez(path, x_train=..., y_train=..., x_test=..., y_test=...)"
         )
     arrays = store.read(path)
     parts: dict[str, np.ndarray] = {}
     for part in ("train", "test"):
         x, y = _samples(path, f"x_{part}", arrays[f"x_{part}"]), arrays[f"y_{part}"]
-        if y.shape != (len(x),) or y.dtype.kind not in "iu" or y.min() < 0:
+        if y.shape != (len(x),) or y.dtype.kind not in "iu":
             raise ValueError(
                 f"{path}: y_{part} must be {len(x)} integers >= 0, one for each of x_{part}, "
                 f"not {y.dtype} of shape {y.shape}"
@@ -278,19 +281,29 @@ def _own(path: Path) -> Dataset:
             f"{path}: x_train ({train.dtype}, {train.shape[1:]}) and x_test "
             f"({test.dtype}, {test.shape[1:]}) must hold samples of one type and shape"
         )
-    labels = sorted({label for part in ("train", "test") for label in parts[f"{part}_y"].tolist()})
-    if len(labels) != labels[-1] + 1:
+    return _dataset(path.stem, parts, _classes(path, parts["train_y"], parts["test_y"]))
+
+
+def _classes(path: Path, train: np.ndarray, test: np.ndarray) -> int:
+    """How many labels there are, if they are numbered."""
+    labels = sorted({*train.tolist(), *test.tolist()})
+    wrong = f"there are {len(labels)} labels, up to {labels[-1]}"
+    if labels[0] < 0:
+        wrong = f"y_{'train' if labels[0] in train else 'test'} holds {labels[0]}"
+    if labels[0] < 0 or len(labels) != labels[-1] + 1:
         raise ValueError(
-            f"{path}: there are {len(labels)} labels, up to {labels[-1]}: number them 0 to "
-            f"{len(labels) - 1}, e.g. by numpy.searchsorted(numpy.unique(y_train), y)"
+            f"{path}: {wrong}: number the labels 0 to {len(labels) - 1}, e.g. by "
+            "numpy.searchsorted(numpy.union1d(y_train, y_test), y)"
         )
-    return _dataset(path.stem, parts, len(labels))
+    return len(labels)
 
 
 def _samples(path: Path, name: str, x: np.ndarray) -> np.ndarray:
+    if x.ndim and not x.size:
+        raise ValueError(f"{path}: {name} is empty")
     if x.ndim == 4 and x.shape[3] in (1, 3, 4) and x.shape[1] not in (1, 3, 4):
         x = np.moveaxis(x, 3, 1)
-    if x.dtype.kind == "f" and x.ndim > 1 and x.size:
+    if x.dtype.kind == "f" and x.ndim > 1:
         with np.errstate(over="ignore"):
             x = x.astype(np.float32, order="C")
         if not (finite := np.isfinite(x).reshape(len(x), -1).all(axis=1)).all():
@@ -298,9 +311,10 @@ def _samples(path: Path, name: str, x: np.ndarray) -> np.ndarray:
                 f"{path}: {name}[{finite.argmin()}] is not finite, or too large for float32"
             )
         return x
-    if x.dtype == np.uint8 and x.ndim in (3, 4) and x.size:
+    if x.dtype == np.uint8 and x.ndim in (3, 4):
         return np.ascontiguousarray(x[:, None] if x.ndim == 3 else x)
+    scale = " / 255" * (x.dtype == np.uint8)
     raise ValueError(
         f"{path}: {name} is {x.dtype} of shape {x.shape}: samples are uint8 images "
-        "(m, c, h, w) or floats (m, ...), at least one: write x.astype('float32')"
+        f"(m, c, h, w) or floats (m, ...): write x.astype('float32'){scale}"
     )

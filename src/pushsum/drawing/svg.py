@@ -109,7 +109,7 @@ def check_target(path: Path) -> None:
                 import_module(package)
         except ImportError as error:
             raise ValueError(
-                "PNG needs the extra: pip install 'pushsum[png]', or give a .svg path"
+                "PNG needs the extra: pip install -c constraints.txt '.[png]', or give a .svg path"
             ) from error
 
 

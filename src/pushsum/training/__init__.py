@@ -7,7 +7,7 @@ from pushsum.engines.world import Stopped
 from pushsum.training.loop import Progress, measured, run
 from pushsum.training.memory import arrays
 from pushsum.training.records import Diverged, last_record
-from pushsum.training.saving import newest
+from pushsum.training.saving import newest, resuming
 from pushsum.training.testing import Tested, tested, trained
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "last_record",
     "measured",
     "newest",
+    "resuming",
     "run",
     "tested",
     "trained",

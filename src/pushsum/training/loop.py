@@ -68,10 +68,13 @@ def run(
             raise
         except OSError as error:
             saved = saving.newest(directory, here.name, experiment.n)
-            kept = "nothing is saved yet" if saved is None else f"step {saved} is saved and intact"
+            kept, then = "nothing is saved yet", "start again"
+            if saved is not None:
+                kept = f"step {saved} is saved and intact"
+                then = f"go on with: {saving.resuming(directory)}"
             raise OSError(
                 f"cannot write to {directory} ({error.strerror or error}): {kept}; make room, "
-                f"then {'start again' if saved is None else 'go on with --resume'}"
+                f"then {then}"
             ) from None
 
 
@@ -93,7 +96,8 @@ def _claimed(directory: Path, resume: bool | None, held: ExitStack) -> bool:
                 (directory / name).unlink(missing_ok=True)
     elif there and not resume:
         raise ValueError(
-            f"{directory} holds a run already: go on with --resume, or name another directory"
+            f"{directory} holds a run already: name another directory, or go on with: "
+            f"{saving.resuming(directory)}"
         )
     return resume
 
@@ -142,8 +146,8 @@ def _stored_meta(directory: Path, experiment: Experiment, world: World) -> dict[
         ) from None
     if engine != world.name:
         raise ValueError(
-            f"the run was made by the {engine} engine: go on with: pushsum run --engine {engine} "
-            f"--resume --into {directory}"
+            f"the run was made by the {engine} engine: go on with: "
+            f"{saving.resuming(directory, engine)}"
         )
     if before != experiment.data_sha256():
         raise ValueError(
@@ -208,7 +212,7 @@ def _go_on(
             saving.save(directory, world, experiment, now)
             last_saved = t
         if stops:
-            raise Stopped(f"saved step {t}; go on with --resume")
+            raise Stopped(f"saved step {t}; go on with: {saving.resuming(directory)}")
         if ends:
             break
         try:

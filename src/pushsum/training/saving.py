@@ -1,7 +1,9 @@
 """Checkpoints of a run: what is in them, and how a run goes on from one."""
 
 import json
+import os
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from torch import Tensor
@@ -18,6 +20,13 @@ def place(directory: Path, engine: str, node: int) -> Path:
     """Where a process keeps its checkpoints: one that is a single node has its own."""
     checkpoints = directory / "checkpoints"
     return checkpoints if engine == "simulator" else checkpoints / f"node-{node}"
+
+
+def resuming(directory: Path, engine: str | None = None) -> str:
+    """The command that goes on with a run; without an engine it is that of the run."""
+    start = "torchrun ... -m " * ("TORCHELASTIC_RUN_ID" in os.environ)
+    choice = f"--engine {engine} " if engine else ""
+    return f"{start}pushsum run {choice}--resume --into {quote(str(directory))}"
 
 
 def newest(directory: Path, engine: str, n: int) -> int | None:

@@ -154,6 +154,12 @@ class PushSum:
             "torch": str(torch.__version__),
         }
 
+    def __repr__(self) -> str:
+        return (
+            f"PushSum(node {self.rank} of {self.n}, {self.topology.name}, "
+            f"{self.weighting.name} weights)"
+        )
+
     # ----------------------------------------------------------------- one step
 
     @property
@@ -485,7 +491,12 @@ def _refuse_unhooked(optimizer: Any) -> None:
         )
 
 
-def _refuse_wrapped(model: nn.Module) -> None:
+def _refuse_wrapped(model: Any) -> None:
+    if not isinstance(model, nn.Module):
+        raise ValueError(
+            f"model is a {type(model).__name__}: give the module first, then its optimizer: "
+            "PushSum(model, optimizer)"
+        )
     if any(isinstance(part, DistributedDataParallel) for part in model.modules()):
         raise ValueError(
             "the model is wrapped in DistributedDataParallel, which averages all gradients: "
