@@ -104,7 +104,7 @@ def test_runs_are_found_below_a_directory_and_files_are_passed_over(finished):
     assert len(below.stdout.splitlines()) == 4
     for words, message in (
         ([str(directory), "nowhere"], "nowhere: there is no such directory"),
-        ([str(logs)], "slurm: no run to evaluate: give a directory"),
+        ([str(logs)], "slurm: no run is there: give a directory"),
     ):
         assert message in str(CliRunner().invoke(app, ["evaluate", *words]).exception)
 

@@ -170,7 +170,7 @@ def test_a_broken_run_is_left_out_and_named(tmp_path: Path, how: str, reason: st
 
 
 def test_no_run_at_all_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"^[^\n]*: no run to report: give a directory that .*$"):
+    with pytest.raises(ValueError, match=r"^[^\n]*: no run is there: give a directory that .*$"):
         report.load(tmp_path)
     with pytest.raises(ValueError, match="there is no such directory"):
         report.load(tmp_path / "nowhere")

@@ -375,8 +375,8 @@ def alternatives(text: str) -> list[str]:
 
 def _word(key: str, value: Any) -> str:
     """A value as a part of a name; true and false say of what."""
-    text = str(value)
-    if isinstance(value, list | dict):  # without brackets: a name should not begin with a dash
+    text = str(value).lstrip("/")  # a name should not begin with a dash
+    if isinstance(value, list | dict):
         text = "".join(c for c in json.dumps(value, default=str) if c not in '[]{}" ') or "empty"
     if isinstance(value, bool):
         text = f"{key.rpartition('.')[2]}={text.lower()}"

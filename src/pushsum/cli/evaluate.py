@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
@@ -36,7 +36,7 @@ def evaluate(
         with suppress(ValueError):  # a pattern such as runs/b/* also finds the report, and logs
             found += [run.path for run in load(path)]
     if not found:
-        _refuse(runs[0])
+        load(runs[0])  # says why there is none
     for run in found:
         step, results, refused = tested(run)
         rows = {
@@ -49,16 +49,3 @@ def evaluate(
         for policy, why in refused.items():
             warn(f"{run}, {policy}: {why}")
     show(table)
-
-
-def _refuse(path: Path) -> NoReturn:
-    """Say why there is no run."""
-    from pushsum.report import load
-
-    if path.is_file():
-        raise ValueError(f"{path}: this is a file; give a run's directory, or one with runs")
-    try:
-        load(path)
-    except ValueError as error:
-        raise ValueError(str(error).replace("no run to report", "no run to evaluate")) from None
-    raise AssertionError(path)

@@ -15,8 +15,6 @@ def report(
     ] = None,
 ) -> None:
     """Write report.html (one page, no network) and the table as Markdown, CSV and LaTeX."""
-    if directory.is_file():
-        raise ValueError(f"{directory}: this is a file; give a run's directory, or one with runs")
     from pushsum.report import write
 
     for path in write(directory, into).values():

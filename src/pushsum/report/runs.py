@@ -131,6 +131,8 @@ def load(directory: Path) -> list[Run]:
 
 def find(directory: Path) -> Found:
     """As `load`, with the runs that could not be read and the reasons."""
+    if directory.is_file():
+        raise ValueError(f"{directory}: this is a file; give a run's directory, or one with runs")
     if not directory.is_dir():
         raise ValueError(f"{directory}: there is no such directory")
     found = Found([], [])
@@ -143,7 +145,7 @@ def find(directory: Path) -> Found:
         why = "; ".join(f"{path.name}: {reason}" for path, reason in found.skipped[:3])
         more = f" and {len(found.skipped) - 3} more" if len(found.skipped) > 3 else ""
         raise ValueError(
-            f"{directory}: no run to report{f' ({why}{more})' if why else ''}: "
+            f"{directory}: no run is there{f' ({why}{more})' if why else ''}: "
             f"give a directory that `pushsum run` or `pushsum sweep` has written"
         )
     return found
