@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from study import publish
-from study.numbers import TOPOLOGIES, Difference, Ended, difference, of, runs, spread
+from study.numbers import METHODS, TOPOLOGIES, Difference, Ended, difference, of, runs, spread
 from study.texts.batchnorm import ALL_LABELS, GROUP, centralized
 from study.texts.table1 import PAIRS
 from study.texts.weights import KS, changed_gap
@@ -148,6 +148,38 @@ def test_the_kind_of_momentum_cannot_be_told():
     for t in ("divide", "exponential", "random"):
         assert not gap("QGM", "MSGP", t).clear
         assert not gap("QGM, Moreau", "MSGAP", t).clear
+
+
+def test_group_norm_is_worse():
+    assert says(BATCHNORM, "**GroupNorm is worse throughout**")
+    for method in METHODS:
+        for t in TOPOLOGIES:
+            normed = of(FOUND, method, "groupnorm", topology=t, changed=GROUP)
+            assert mean(normed) < mean(of(FOUND, method, topology=t))
+
+
+def with_group_norm(one: str, other: str, topology: str) -> Difference:
+    return gap(one, other, topology, "groupnorm", changed=GROUP)
+
+
+def test_small_weights_lose_with_group_norm_too():
+    assert says(BATCHNORM, "**BatchNorm is not why small weights lose**")
+    assert says("README.md", "with GroupNorm small weights lose as well")
+    for t in ("full", "exponential", "random"):
+        found = with_group_norm("SGP", "SGAP", t)
+        assert found.clear
+        assert found.mean > 0
+
+
+def test_gradient_tracking_suffers_most_from_group_norm():
+    assert says(
+        BATCHNORM, "is near SGP on three of four graphs with BatchNorm, is behind it on all"
+    )
+    assert sum(not gap("SGP", "S-ADDOPT", t).clear for t in TOPOLOGIES) == 3
+    for t in TOPOLOGIES:
+        found = with_group_norm("SGP", "S-ADDOPT", t)
+        assert found.clear
+        assert found.mean > 0
 
 
 def test_centralized_sgd_is_the_ceiling():
