@@ -135,6 +135,12 @@ def fresh(found: list[Ended]) -> str:
     return _two_graphs(found, "fresh", methods, combinations(methods, 2))
 
 
+def fresh_gap(found: list[Ended], one: str, other: str, topology: str) -> str:
+    """Two methods with these seeds: `fresh-gap:MSGAP, far-first:MSGP:divide`."""
+    here, there = (of(found, method, "fresh", topology=topology) for method in (one, other))
+    return points(difference(here, there, "accuracy"))
+
+
 def _two_graphs(
     found: list[Ended],
     sweep: str,
@@ -202,6 +208,7 @@ TEXTS: dict[str, Text] = {
     "start": start,
     "quickdraw": hundred_classes,
     "fresh": fresh,
+    "fresh-gap": fresh_gap,
     "cost": cost,
     "again": again,
     "parameters": parameters,
