@@ -488,7 +488,9 @@ def test_the_average_of_float32_parameters_does_not_drift(topology, steps):
         x0,
         steps,
     )
-    assert (last.x.double().mean(0) - x0.double().mean(0)).abs().max() < 1.5e-6
+    # Rounding until nodes agree, which depends on the processor; it does not grow from then on.
+    # Weights whose sum is off by 2^-24 would move it by 1e-4.
+    assert (last.x.double().mean(0) - x0.double().mean(0)).abs().max() < 5e-6
 
 
 @pytest.mark.parametrize("name", ["sgp", "qgm", "s_addopt", "all_reduce"])
