@@ -15,9 +15,8 @@ from pushsum.names import ADAPTIVE, NETWORKS, flat, one_line
 
 CONFIG, META, RECORDS = "config.yaml", "meta.json", "records.jsonl"
 LARGEST = 1e300  #: beyond it, a number counts as none: means and squares of it would overflow
-HOW = (  #: not what is run
-    *("gradients", "device", "checkpoint", "data.root", "evaluation.nodes", "evaluation.every"),
-)
+#: Not what is run.
+HOW = ("gradients", "device", "checkpoint", "data.root", "evaluation.nodes", "evaluation.every")
 
 
 class Spread(NamedTuple):
