@@ -43,8 +43,9 @@ bench: $(VENV)/.installed ## run the benchmarks (BENCH_ARGS=...)
 # JOBS: cells at the same time, one thread each. What is finished is not run again.
 study: $(VENV)/.installed ## run the study behind the evidence pages: many hours (JOBS=...)
 	@$(BIN)/pushsum data prepare cifar10 && $(BIN)/pushsum data prepare quickdraw
+	@test -e runs/resnet18.safetensors || { mkdir -p runs && $(BIN)/python -m study.pretrained runs/resnet18.safetensors; }
 	@$(BIN)/pushsum sweep table1-small seed=0,1,2 --into runs/study/table1 --jobs $(JOBS)
-	@for sweep in centralized iid far-first fresh lazy momentum rates groupnorm dials published budget quickdraw longer again; do \
+	@for sweep in finetune-table1 finetune-controls finetune-seldom finetune-random finetune-seeds finetune-end finetune-again centralized iid far-first fresh lazy momentum rates groupnorm dials published budget quickdraw longer again; do \
 	  $(BIN)/pushsum sweep study/sweeps/$$sweep.yaml --into runs/study/$$sweep --jobs $(JOBS) || exit 1; \
 	done
 	@$(BIN)/pushsum report runs/study/table1 --into study/results/report

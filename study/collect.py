@@ -14,6 +14,7 @@ from statistics import fmean
 from typing import Any
 
 from pushsum import training
+from pushsum.batchnorm import BatchNormPolicy
 from pushsum.report.runs import Run, load
 from study import RESULTS
 
@@ -80,12 +81,27 @@ def _reached(run: Run) -> Row:
         "accuracy": last["test"]["accuracy"],
         "loss": round(last["test"]["loss"], 6),
         **{f"{policy} accuracy": result["accuracy"] for policy, result in tested.results.items()},
+        **_of_nodes(last, tested.own),
         "train loss": round(last["train_loss"], 6),
         "distance": _short(last["consensus"]["theorem"]),
         "mean square": _short(last["consensus"]["mean_square"]),
         "smallest weight": last["smallest_weight"],
         "gigabytes": last["bytes"] / 1e9,
         "seconds": round(last["seconds"]["total"] + last["seconds"]["evaluation"], 1),
+    }
+
+
+def _of_nodes(
+    last: Mapping[str, Any], own: Mapping[BatchNormPolicy, list[dict[str, float]]]
+) -> Row:
+    """Mean accuracies of the nodes' own models: as recorded, and with every policy."""
+    if last["nodes"] is None:
+        return {}
+    means = {policy: fmean(node["accuracy"] for node in nodes) for policy, nodes in own.items()}
+    return {
+        "nodes' accuracy": last["nodes"]["accuracy"]["mean"],
+        "worst node's accuracy": last["nodes"]["accuracy"]["min"],
+        **{f"{policy} nodes' accuracy": round(mean, 6) for policy, mean in means.items()},
     }
 
 
@@ -98,6 +114,7 @@ def _curve(run: Run) -> Iterator[Row]:
             "gigabytes": record["bytes"] / 1e9,
             "accuracy": record["test"]["accuracy"],
             "loss": _short(record["test"]["loss"]),
+            **({"nodes' accuracy": record["nodes"]["accuracy"]["mean"]} if record["nodes"] else {}),
             "theorem": _short(record["consensus"]["theorem"]),
             "mean square": _short(record["consensus"]["mean_square"]),
             "smallest a": _short(record["a"]["min"]),

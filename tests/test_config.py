@@ -28,7 +28,7 @@ def refusal(*overrides: str) -> str:
         ("model.hidden=64", "model.hidden = 64: should be a list, e.g. model.hidden=[64]"),
         ("algorithm.name=sgap", "'QGM' or 'AllReduce' (did you mean SGAP?)"),
         ("algorithm.name=allreduce", "'QGM' or 'AllReduce' (did you mean AllReduce?)"),
-        ("model.norm=grup", "'batch' or 'group' (did you mean group?)"),
+        ("model.norm=grup", "'batch', 'frozen' or 'group' (did you mean group?)"),
         ("topology.kind=ring", "unknown key topology.kind: did you mean topology."),
         ("algorithm.learning_rate=1", "unknown key algorithm.learning_rate"),
         (

@@ -489,10 +489,10 @@ def test_a_record_is_not_made_twice_after_a_crash(tmp_path):
     run(build(*overrides), tmp_path / "whole")
     built, original = build(*overrides), Experiment.test_nodes
 
-    def stopped(y, buffers, stopping):
+    def stopped(y, buffers, t, stopping):
         if len(records(tmp_path / "cut")) == 1:
             os.kill(os.getpid(), signal.SIGTERM)
-        return original(built, y, buffers, stopping)
+        return original(built, y, buffers, t, stopping)
 
     built.test_nodes = stopped
     with pytest.raises(training.Stopped, match="saved step 2"):
@@ -875,7 +875,7 @@ def test_a_signal_during_an_evaluation_is_obeyed_at_once(tmp_path):
     run(build(*overrides), whole)
     asked, original = 0, built.test_nodes
 
-    def test_nodes(y, buffers, stopping):
+    def test_nodes(y, buffers, t, stopping):
         def asking() -> bool:
             nonlocal asked
             asked += 1
@@ -883,7 +883,7 @@ def test_a_signal_during_an_evaluation_is_obeyed_at_once(tmp_path):
                 os.kill(os.getpid(), signal.SIGTERM)
             return stopping()
 
-        return original(y, buffers, asking)
+        return original(y, buffers, t, asking)
 
     built.test_nodes = test_nodes
     with pytest.raises(training.Stopped, match="saved step 0"):
@@ -976,3 +976,21 @@ def test_vmap_refuses_batches_of_different_size(tmp_path):
     overrides = ["gradients=vmap", "split.kind=dirichlet", "split.alpha=0.1", "batch=200"]
     with pytest.raises(ValueError, match="batches differ in size: use auto, loop or threads"):
         run(build(*overrides), tmp_path)
+
+
+@pytest.mark.parametrize("policy", ["averaged", "recomputed", "test-batch"])
+def test_nodes_own_models_are_tested_with_the_policy_of_the_average(tmp_path, policy):
+    """One node is its own average."""
+    built = build(*NORMED, f"evaluation.batchnorm={policy}", "topology.nodes=1")
+    last = run(built, tmp_path)
+    assert last["nodes"]["accuracy"]["mean"] == last["test"]["accuracy"]
+    assert last["nodes"]["loss"]["mean"] == last["test"]["loss"]
+
+
+def test_with_every_steps_between_exchanges_send_nothing(tmp_path):
+    whole, seldom = (
+        run(build("steps=6", f"algorithm.every={every}"), tmp_path / str(every)) for every in (1, 3)
+    )
+    assert 3 * seldom["bytes"] == whole["bytes"]
+    with pytest.raises(ValueError, match="never repeats"):
+        build("algorithm.every=2", "topology.name=random")

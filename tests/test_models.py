@@ -11,7 +11,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
 from pushsum import config, models
-from pushsum.batchnorm import average_model
+from pushsum.batchnorm import average_model, frozen_statistics
 from pushsum.experiment import Experiment
 from pushsum.models import BasicBlock, Bottleneck, build, load_pretrained
 
@@ -742,3 +742,37 @@ def test_states_that_do_not_fit_are_refused_by_name(change, message):
 def test_every_name_builds():
     assert models.NAMES == ("resnet18", "resnet50", "resnet-small", "cnn", "mlp")
     assert all(isinstance(build(name, (3, 8, 8), 2), nn.Module) for name in models.NAMES)
+
+
+def test_frozen_batchnorm_keeps_the_statistics_of_all_training_data():
+    model = build("resnet-small", (3, 8, 8), 2, width=4, norm="frozen")
+    x = torch.randn(64, 3, 8, 8, generator=torch.Generator().manual_seed(3)) * 2 + 1
+    buffers = frozen_statistics(model, x.split(16))
+    batches = model.conv1(x).detach().unflatten(0, (4, 16))
+    torch.testing.assert_close(buffers["bn1.running_mean"], batches.mean((0, 1, 3, 4)))
+    variance = batches.transpose(1, 2).flatten(2).var(2).mean(0)
+    torch.testing.assert_close(buffers["bn1.running_var"], variance)
+    assert float(model.bn1.running_mean.abs().max()) == 0  # the model is as it was
+
+    parameters = {name: p.detach() for name, p in model.named_parameters()}
+    rows = {name: b[None] for name, b in buffers.items()}
+    tested = [
+        average_model(model, parameters, rows, policy, [x])(x)
+        for policy in ("averaged", "recomputed", "test-batch")
+    ]
+    torch.testing.assert_close(tested[1], tested[0], rtol=0, atol=0)
+    torch.testing.assert_close(tested[2], tested[0], rtol=0, atol=0)
+    before = {name: b.clone() for name, b in model.named_buffers()}
+    model.train()(x).sum().backward()
+    assert all(torch.equal(b, before[name]) for name, b in model.named_buffers())
+    assert model.bn1.weight.grad is not None
+
+
+def test_batch_counts_of_another_type_are_no_reason_to_refuse_a_file(tmp_path):
+    model = build("resnet-small", (3, 8, 8), 2, width=4)
+    state = {
+        name: value.float() if name.endswith("num_batches_tracked") else value
+        for name, value in model.state_dict().items()
+    }
+    save_file(state, tmp_path / "w.safetensors")
+    assert load_pretrained(model, tmp_path / "w.safetensors") == ()

@@ -136,11 +136,29 @@ def test_the_sweeps_differ_from_table1_small_in_what_they_say():
         "quickdraw": {"data", "epochs", "evaluation"},
     }
     for file in (HERE / "sweeps").glob("*.yaml"):
+        if file.stem.startswith("finetune-"):  # another experiment
+            continue
         found = yaml.safe_load(file.read_text())
         keys = {k for k in recipe.keys() | found.keys() if recipe.get(k) != found.get(k)}
         assert keys - {"sweep"} == allowed.get(file.stem, set()), file.name
         seeds = found["sweep"].get("grid", {}).get("seed")
-        assert seeds == {"again": [1], "fresh": [3, 4, 5]}.get(file.stem, [0, 1, 2])
+        assert seeds == {"again": [1], "fresh": [3, 4, 5, 6, 7]}.get(file.stem, [0, 1, 2])
+
+
+def test_the_fine_tuning_sweeps_are_table1_published_with_weights_and_tests_after_an_epoch():
+    recipe = yaml.safe_load(
+        (publish.ROOT / "src/pushsum/recipes/table1-published.yaml").read_text()
+    )
+    allowed = {"epochs", "data.name", "model.name", "model.pretrained", "algorithm.lr"}
+    allowed |= {"evaluation.nodes", "published.test_before"}
+    constant = {f"algorithm.schedule.{key}" for key in ("kind", "milestones", "factor")}
+    constant |= {"published.restart"}
+    theirs = flat({key: value for key, value in recipe.items() if key != "sweep"})
+    for file in (HERE / "sweeps").glob("finetune-*.yaml"):
+        found = yaml.safe_load(file.read_text())
+        ours = flat({key: value for key, value in found.items() if key != "sweep"})
+        keys = {k for k in theirs.keys() | ours.keys() if theirs.get(k) != ours.get(k)}
+        assert keys == (allowed if file.stem == "finetune-end" else allowed | constant), file.name
 
 
 def test_every_switch_is_run_and_shown():

@@ -11,18 +11,28 @@ own, of its own data, so the average model comes without any, and three answers 
 
 "averaged" leaves out the variance of the nodes' means around their mean, so on non-IID data its
 variances are too small. With "test-batch" the answer for one sample depends on the others in its
-batch. Models without BatchNorm are the same under all three.
+batch. Models without BatchNorm, or with frozen ones, are the same under all three.
 """
 
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
-from typing import Literal, get_args
+from typing import Literal, final, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 BatchNormPolicy = Literal["averaged", "recomputed", "test-batch"]
+
+
+@final
+class FrozenBatchNorm2d(nn.BatchNorm2d):
+    """BatchNorm in evaluation mode at all times: it learns scale and shift, its statistics stay."""
+
+    def train(self, mode: bool = True) -> "FrozenBatchNorm2d":
+        """Stays in evaluation mode."""
+        super().train(False)
+        return self
 
 
 def average_model(
@@ -63,7 +73,7 @@ def average_model(
         n: b.mean(0) if b.is_floating_point() else b[0].clone() for n, b in node_buffers.items()
     }
     tested = _rebuilt(model, parameters, mean).eval()
-    layers = [m for m in tested.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
+    layers = [layer for layer in _with_statistics(tested) if not _frozen(layer)]
     if policy == "recomputed" and layers:
         _recompute(tested, layers, training_batches)
     if policy == "test-batch":
@@ -71,6 +81,26 @@ def average_model(
             layer.track_running_stats = False
             layer.running_mean = layer.running_var = layer.num_batches_tracked = None
     return tested
+
+
+def frozen_statistics(model: nn.Module, batches: Iterable[Tensor]) -> dict[str, Tensor]:
+    """The buffers of a model after its frozen BatchNorms have seen these batches; pure.
+
+    The others, and all buffers of a model without frozen ones, are as they were.
+    """
+    seeing = deepcopy(model).eval()
+    frozen = [layer for layer in _with_statistics(seeing) if _frozen(layer)]
+    if frozen:
+        _recompute(seeing, frozen, batches)
+    return dict(seeing.named_buffers())
+
+
+def _with_statistics(model: nn.Module) -> list[_BatchNorm]:
+    return [m for m in model.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
+
+
+def _frozen(layer: _BatchNorm) -> bool:
+    return isinstance(layer, FrozenBatchNorm2d)
 
 
 def _rebuilt(
@@ -90,14 +120,15 @@ def _recompute(model: nn.Module, layers: list[_BatchNorm], batches: Iterable[Ten
     for layer in layers:
         layer.reset_running_stats()
         layer.momentum = None  # torch's word for the cumulative mean
-        layer.train()
+        layer.training = True  # of a frozen one, too
     seen = False
     for x in batches:
         model(x)
         seen = True
     if not seen:
         raise ValueError("policy = 'recomputed' needs training_batches: there were none")
-    model.eval()
+    for layer in layers:
+        layer.training = False
 
 
 def _check(

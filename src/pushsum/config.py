@@ -99,8 +99,8 @@ class Model(_Section):
     """cnn, resnets: channels of the first stage; null: the model's own, here and below"""
     blocks: tuple[Count, ...] | None = None
     """resnets: residual blocks of each stage, e.g. [1, 1, 1]"""
-    norm: Literal["batch", "group"] | None = None
-    """resnets"""
+    norm: Literal["batch", "frozen", "group"] | None = None
+    """resnets; frozen: BatchNorm with the statistics of all training data before step 1"""
     stem: Literal["cifar", "imagenet"] | None = None
     """resnets: for small images, or as for ImageNet"""
     hidden: tuple[Count, ...] | None = None
@@ -141,6 +141,8 @@ class Algorithm(_Section):
     """step size"""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.8
     """of MSGP, MSGAP, QGM and AllReduce"""
+    every: Count = 1
+    """local moves between two exchanges: each exchange is followed by every - 1 steps without"""
     weighting: str = "far-first:c=1,v=0.1"
     """of (M)SGAP and QGM: uniform, lazy:c=0.5, moreau:k=1,v=0.1 (the paper's),
     scale-free-moreau:c=1,v=0.1, far-first:c=1,v=0.1, or your own, FILE.py:function"""

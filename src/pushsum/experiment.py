@@ -268,6 +268,20 @@ class Experiment:
                     views[name].copy_(other[name].detach())
         return x0.to(self.device)
 
+    def start_buffers(self, nodes: int) -> dict[str, Tensor]:
+        """(nodes, ...): the network's buffers before step 1.
+
+        Frozen BatchNorms have the statistics of all training samples under the first node's
+        parameters, which those of the others equal up to a last layer of their own.
+        """
+        size, everything = self.config.evaluation.batch, np.unique(np.concatenate(self.parts))
+        batches = (
+            self._on_device(self.dataset.scaled(self.dataset.train_x[torch.from_numpy(some)]))
+            for some in np.array_split(everything, -(-len(everything) // size))
+        )
+        buffers = batchnorm.frozen_statistics(self.model, batches)
+        return {name: b.detach().repeat(nodes, *[1] * b.ndim) for name, b in buffers.items()}
+
     def test_average(
         self,
         x: Tensor,
@@ -300,13 +314,23 @@ class Experiment:
         return self._model_of(average, buffers, policy, training)
 
     def test_nodes(
-        self, y: Tensor, buffers: dict[str, Tensor], stopping: Callable[[], bool] = lambda: False
+        self,
+        y: Tensor,
+        buffers: dict[str, Tensor],
+        t: int,
+        stopping: Callable[[], bool] = lambda: False,
+        policy: batchnorm.BatchNormPolicy | None = None,
     ) -> list[dict[str, float]]:
-        """Accuracy and loss of the given nodes' own models; none if the configuration says so."""
+        """Accuracy and loss of the given nodes' own models, with the average's BatchNorm policy.
+
+        None if the configuration says so.
+        """
+        policy = policy or self.config.evaluation.batchnorm
         own = []
         for row in range(len(y) if self.config.evaluation.nodes else 0):
             mine = {name: b[row : row + 1] for name, b in buffers.items()}
-            own.append(self._test(self._model_of(y[row], mine, "averaged", ()), stopping))
+            training = self._recompute_batches(t, stopping) if policy == "recomputed" else iter(())
+            own.append(self._test(self._model_of(y[row], mine, policy, training), stopping))
         return own
 
     def _model_of(
@@ -369,11 +393,13 @@ def _device(name: str) -> torch.device:
 
 def _topology(config: Config) -> topology.Topology:
     c = config.topology
-    if c.name != "random":
-        return topology.parse(c.name, c.nodes)
-    seed = config.seed if c.seed is None else c.seed
-    alike = config.published.per_receiver
-    return topology.random(c.nodes, c.inner, c.inter, c.period, seed, alike)
+    if c.name == "random":
+        seed = config.seed if c.seed is None else c.seed
+        alike = config.published.per_receiver
+        graphs = topology.random(c.nodes, c.inner, c.inter, c.period, seed, alike)
+    else:
+        graphs = topology.parse(c.name, c.nodes)
+    return topology.seldom(graphs, config.algorithm.every)
 
 
 def _parts(config: Config, dataset: data.Dataset) -> list[np.ndarray]:

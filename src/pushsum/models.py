@@ -15,15 +15,16 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from math import prod, sqrt
 from pathlib import Path
-from typing import Literal, final
+from typing import Literal, final, get_args
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from pushsum.batchnorm import FrozenBatchNorm2d
 from pushsum.names import NETWORKS, unknown
 
-Norm = Literal["batch", "group"]
+Norm = Literal["batch", "frozen", "group"]
 Stem = Literal["cifar", "imagenet"]
 NormLayer = Callable[[int], nn.Module]  #: channels -> normalization
 
@@ -70,8 +71,9 @@ def build(
         classes: outputs of the last layer.
         width: channels of the first stage; every further stage has twice as many.
         blocks: residual blocks of each of one to four stages.
-        norm: "batch", or "group" with 32 groups, for narrow networks width / 2 (if that divides
-            the width, else the next smaller number that does).
+        norm: "batch"; "frozen", BatchNorm whose statistics stay; or "group" with 32 groups, for
+            narrow networks width / 2 (if that divides the width, else the next smaller number that
+            does).
         stem: "cifar" (3x3 convolution) or "imagenet" (7x7 with stride 2, then 3x3 max-pool with
             stride 2).
         hidden: sizes of the hidden linear layers; () leaves the last layer alone.
@@ -271,6 +273,8 @@ def _norm_layer(norm: Norm, width: int) -> NormLayer:
     """
     if norm == "batch":
         return nn.BatchNorm2d
+    if norm == "frozen":
+        return FrozenBatchNorm2d
     most = min(MAX_GROUPS, max(1, width // 2))
     return partial(nn.GroupNorm, next(g for g in range(most, 0, -1) if width % g == 0))
 
@@ -346,7 +350,11 @@ def _misfits(
     )
     yield (
         "has another kind of number for",
-        [f"{n} ({f.dtype})" for n, t, f in pairs if f.is_floating_point() != t.is_floating_point()],
+        [
+            f"{n} ({f.dtype})"
+            for n, t, f in pairs
+            if f.is_floating_point() != t.is_floating_point() and not n.endswith(counts)
+        ],
     )
     yield "has NaN or infinity in", [n for n, _, f in pairs if not f.float().isfinite().all()]
 
@@ -411,7 +419,7 @@ def _check_choice(choices: Sequence[str], option: str, value: object) -> None:
 _CHECKS: dict[str, Callable[[str, object], None]] = {
     "width": _check_size,
     "blocks": _check_stages,
-    "norm": partial(_check_choice, ("batch", "group")),
+    "norm": partial(_check_choice, get_args(Norm)),
     "stem": partial(_check_choice, ("cifar", "imagenet")),
     "hidden": _check_sizes,
 }

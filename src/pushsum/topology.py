@@ -224,6 +224,22 @@ def from_graphs(graphs: Iterable[Any]) -> Topology:
     return Cyclic(sizes[0], edges, f"from_graphs({len(edges)} x {sizes[0]} nodes)")
 
 
+def seldom(graphs: Topology, every: int) -> Topology:
+    """The same graphs, each after `every` - 1 steps in which nobody sends.
+
+    >>> seldom(ring(3), 4).certificate()
+    Certificate(period=4, diameter=2, horizon=8)
+    """
+    if every == 1:
+        return graphs
+    if graphs.cycle is None:
+        raise ValueError(f"every = {every}: {graphs} never repeats, and so cannot be stretched")
+    alone = torch.arange(graphs.n).expand(2, -1)
+    stretched = [(*[alone] * (every - 1), graphs.edges(t + 1)) for t in range(graphs.cycle)]
+    name = f"{graphs.name}, every {every} steps"
+    return Cyclic(graphs.n, tuple(edges for block in stretched for edges in block), name)
+
+
 #: The topologies by the names that `parse` knows.
 MAKERS: dict[str, Callable[..., Topology]] = {
     "full": full,

@@ -16,7 +16,7 @@ def evaluate(
         list[Path], typer.Argument(metavar="DIR ...", help="Runs, or directories of runs.")
     ],
 ) -> None:
-    """Test the average model of each run's newest checkpoint with every BatchNorm policy."""
+    """Test the models of each run's newest checkpoint with every BatchNorm policy."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -24,10 +24,8 @@ def evaluate(
     from pushsum.training import tested
 
     table = Table(box=None, pad_edge=False)
-    for heading in ("run", "step", "BatchNorm", "accuracy", "loss"):
-        table.add_column(
-            heading, justify="right" if heading in ("step", "accuracy", "loss") else "left"
-        )
+    for heading in ("run", "step", "BatchNorm", "accuracy", "loss", "nodes' own"):
+        table.add_column(heading, justify="left" if heading in ("run", "BatchNorm") else "right")
     missing = [path for path in runs if not path.exists()]
     if missing:
         raise ValueError(f"{missing[0]}: there is no such directory")
@@ -38,14 +36,23 @@ def evaluate(
     if not found:
         load(runs[0])  # says why there is none
     for run in found:
-        step, results, refused = tested(run)
+        step, results, own, refused = tested(run)
         rows = {
-            policy: (f"{100 * result['accuracy']:.2f} %", f"{result['loss']:.4f}")
-            for policy, result in results.items()
+            policy: (_percent(found["accuracy"]), f"{found['loss']:.4f}", _mean(own[policy]))
+            for policy, found in results.items()
         }
-        rows |= dict.fromkeys(refused, ("–", "–"))
+        rows |= dict.fromkeys(refused, ("–", "–", "–"))
         for policy, shown in rows.items():
             table.add_row(escape(str(run)), str(step), policy if len(rows) > 1 else "none", *shown)
         for policy, why in refused.items():
             warn(f"{run}, {policy}: {why}")
     show(table)
+
+
+def _mean(own: list[dict[str, float]]) -> str:
+    """The mean accuracy of the nodes' own models, where they were tested."""
+    return _percent(sum(node["accuracy"] for node in own) / len(own)) if own else "–"
+
+
+def _percent(accuracy: float) -> str:
+    return f"{100 * accuracy:.2f} %"

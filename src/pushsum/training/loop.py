@@ -18,7 +18,6 @@ from pushsum.engines.gradients import (
     Strategy,
     fastest,
     gradients,
-    stacked_buffers,
     unchanged_if_abandoned,
 )
 from pushsum.engines.memory import return_if_large
@@ -117,7 +116,7 @@ def _begun(experiment: Experiment, world: World) -> Progressing:
         config,
         0,
         experiment.algorithm.init(x0),
-        stacked_buffers(experiment.model, len(world.nodes)),
+        experiment.start_buffers(len(world.nodes)),
         0,
         dict.fromkeys(phases, 0.0),
         dict.fromkeys(

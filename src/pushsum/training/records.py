@@ -34,7 +34,9 @@ def record(
     """
     start = perf_counter()
     try:
-        own = experiment.test_nodes(now.state.network.y, now.buffers, lambda: world.stopping)
+        own = experiment.test_nodes(
+            now.state.network.y, now.buffers, now.step, lambda: world.stopping
+        )
         given_up = 0
     except Abandoned:
         own, given_up = [], 1

@@ -19,11 +19,13 @@ class Tested(NamedTuple):
     Attributes:
         step: of the checkpoint.
         results: accuracy and loss with each policy.
+        own: the same of every node's own model, where the run tested these.
         refused: why a policy could not be followed.
     """
 
     step: int
     results: dict[BatchNormPolicy, dict[str, float]]
+    own: dict[BatchNormPolicy, list[dict[str, float]]]
     refused: dict[BatchNormPolicy, str]
 
 
@@ -31,10 +33,11 @@ def tested(directory: Path) -> Tested:
     """The newest checkpoint of a run, with every BatchNorm policy; one where they are all alike."""
     built, step, nodes = _restored(directory)
     policies = get_args(BatchNormPolicy) if nodes.buffers else (built.config.evaluation.batchnorm,)
-    answer = Tested(step, {}, {})
+    answer = Tested(step, {}, {}, {})
     for policy in policies:
         try:
             answer.results[policy] = built.test_average(*nodes, step, policy=policy)
+            answer.own[policy] = built.test_nodes(nodes.y, nodes.buffers, step, policy=policy)
         except ValueError as error:  # BatchNorm, of a batch of one sample
             answer.refused[policy] = str(error)
     return answer
