@@ -5,13 +5,14 @@
 
 import sys
 
-from benchmarks import fullsize, scale, step, training, wallclock
+from benchmarks import fullsize, memory, scale, step, training, wallclock
 
 BENCHMARKS = {
     "step": step.main,
     "scale": scale.main,
     "training": training.main,
     "fullsize": fullsize.main,
+    "memory": memory.main,
     "wallclock": wallclock.main,
 }
 

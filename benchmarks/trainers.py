@@ -26,9 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import pushsum as ps
 from pushsum import models
-from pushsum.engines.distributed.exchange import Exchange, Ledger
-from pushsum.engines.distributed.peers import Peers
-from pushsum.engines.gradients import Layout
+from pushsum.engines.distributed.exchange import Ledger
 from pushsum.engines.memory import keep_freed_memory
 from pushsum.topology import Topology
 
@@ -61,7 +59,7 @@ def for_links() -> dict[str, Maker]:
         found[name] = pushing("full", weighting, momentum)
         found[f"{name} +"] = pushing("full", weighting, momentum, overlap=True)
     return found | {
-        "S-ADDOPT": tracking,
+        "S-ADDOPT": pushing("full", algorithm="s-addopt"),
         "DDP": all_reduce,
         "SGP exponential": pushing("exponential"),
         "SGP exponential +": pushing("exponential", overlap=True),
@@ -100,41 +98,26 @@ def pushing(
     weighting: str = "uniform",
     momentum: float = 0.0,
     overlap: bool = False,
+    algorithm: str = "sgp",
 ) -> Maker:
     """`PushSum` in an ordinary loop."""
 
     def make(model: nn.Module) -> Trainer:
         optimizer = _optimizer(model, momentum)
-        node = ps.PushSum(model, optimizer, topology, weighting, overlap=overlap, timeout=TIMEOUT)
+        node = ps.PushSum(
+            model,
+            optimizer,
+            topology,
+            weighting,
+            algorithm=algorithm,
+            overlap=overlap,
+            timeout=TIMEOUT,
+        )
         return Trainer(
             _ordinary(model, model, optimizer), lambda: _entries(node.ledger), node.close
         )
 
     return make
-
-
-def tracking(model: nn.Module) -> Trainer:
-    """S-ADDOPT, which pushes two vectors: the algorithm's text over the exchange."""
-    layout, passes = Layout.of(model), _passes(model)
-    parameters = dict(model.named_parameters())
-    peers = Peers(TIMEOUT)
-    peers.agree({"parameters": layout.d})
-    exchange = Exchange(peers, ps.topology.full(peers.n))
-    algorithm = ps.algorithms.s_addopt(LR)
-    state, t = algorithm.init(layout.flatten(parameters)[None]), 0
-
-    def step() -> float:
-        nonlocal state, t
-        t += 1
-        model.zero_grad()
-        seconds = passes()
-        g = torch.cat([p.grad.flatten() for p in parameters.values() if p.grad is not None])
-        state = algorithm.step(state, g[None], t, exchange)
-        for name, value in layout.views(state.network.y[0]).items():
-            parameters[name].data.copy_(value)
-        return seconds
-
-    return Trainer(step, lambda: _entries(exchange.ledger), lambda: peers.leave(t))
 
 
 def all_reduce(model: nn.Module) -> Trainer:

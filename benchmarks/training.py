@@ -19,6 +19,7 @@ from torch import Tensor, nn
 import pushsum as ps
 from benchmarks.timing import interleaved
 from pushsum import models
+from pushsum.engines.engine import Known, Setup
 from pushsum.engines.gradients import (
     LONG_RUN,
     Batch,
@@ -77,18 +78,17 @@ def _measured(
     strategy, _ = fastest(model, F.cross_entropy, y, batch)
     compute = gradients(strategy, model, F.cross_entropy, stacked_buffers(model, n))
     algorithm = ps.algorithms.sgap(0.01, ps.weighting.moreau(1.0, 0.1))
-    network = Network(ps.topology.exponential(n))
-    state, t = algorithm.init(y), 0
+    network = Network(Setup(algorithm, ps.topology.exponential(n)))
+    now = network.begin(y)
 
     shares: list[float] = []  # of the seconds of a step, those besides the gradients
 
     def step() -> None:
-        nonlocal state, t
-        t += 1
+        nonlocal now
         start = perf_counter()
-        g, _ = compute(state.network.y, batch)
+        g, _ = compute(now.y, batch)
         computed = perf_counter()
-        state = algorithm.step(state, g, t, network)
+        now = network.advance(now, Known(g))
         ended = perf_counter()
         shares.append((ended - computed) / (ended - start))
 

@@ -550,7 +550,7 @@ def test_a_rule_of_ones_own_may_return_what_it_keeps():
         return v, v
 
     own = ps.algorithms.Rule(torch.zeros_like, move)
-    algorithm = ps.algorithms.descent("own", own, ps.weighting.uniform())
+    algorithm = ps.algorithms.Algorithm("own", own)
     targets = torch.tensor([[0.0], [1.0], [5.0]])
     start = torch.zeros(3, 1)
     *_, last = ps.iterate(algorithm, "ring", lambda y, t: y - targets, start, steps=200)

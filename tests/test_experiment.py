@@ -20,6 +20,7 @@ import yaml
 from safetensors.torch import load_file
 
 from pushsum import checkpoint, config, sweep, training
+from pushsum.engines import world
 from pushsum.engines.gradients import gradients, stacked_buffers
 from pushsum.engines.simulator import iterate
 from pushsum.engines.world import OneProcess
@@ -177,56 +178,26 @@ def test_without_overlap_no_weighting_is_hidden(tmp_path):
 
 def test_consensus_distances_are_summed_in_blocks():
     x = torch.randn(5, 150_000, generator=torch.Generator().manual_seed(0))
-    y = x / torch.linspace(0.5, 1.5, 5)[:, None]
-    found = _consensus(x, y)
+    a = torch.linspace(0.5, 1.5, 5)
+    y = x / a[:, None]
+    found = _consensus(x, a, y)
     average, centre = x.double().mean(0), y.double().mean(0)
     assert found["theorem"] == pytest.approx(float((y - average).abs().sum(1).max()), rel=1e-12)
     assert found["mean_square"] == pytest.approx(float((y - centre).square().sum(1).mean()))
 
 
-MEMORY = """
-import resource, sys, torch
-from pathlib import Path
-from pushsum import config, training
-from pushsum.engines import memory
-from pushsum.experiment import Experiment
-
-memory.keep_freed_memory()  # as `pushsum run` does
-memory.LARGE = int(sys.argv[2])
-torch.set_num_threads(1)
-words = ["model.hidden=[2000,1900]", "batch=2", "evaluation.batch=50", "evaluation.nodes=false"]
-words += ["algorithm.name=SGAP", "steps=3", "gradients=loop"]
-built = Experiment(config.read(None, words))
-peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-before, array = peak(), 4 * built.n * built.layout.d
-training.run(built, Path(sys.argv[1]))
-print((peak() - before) / array)
-"""
-
-
-@pytest.mark.parametrize(("large", "most"), [(2**20, 8), (2**29, 11)])
-def test_a_whole_run_takes_no_more_than_eight_arrays(large, most, tmp_path):
-    """x, y, pushed and gradients; the next x, y and pushed; model and activations; no more.
-
-    Where arrays are not large, holes of up to three of them are the price of speed.
-    """
-    command = [sys.executable, "-c", MEMORY, str(tmp_path / "run"), str(large)]
-    answer = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert float(answer.stdout) <= most
-
-
 def test_s_addopt_pushes_twice_as_much():
     one, two = build("algorithm.name=SGP"), build("algorithm.name=S-ADDOPT")
     heads = 6 * 24  # step, a and w along every edge
-    assert two.bytes_from(range(6), 1) - heads == 2 * (one.bytes_from(range(6), 1) - heads)
+    assert two.costs.bytes_in(1) - heads == 2 * (one.costs.bytes_in(1) - heads)
 
 
 def test_nodes_that_average_send_whole_bytes_that_add_up():
     built = build("algorithm.name=AllReduce", "topology.nodes=6", "model.hidden=[7]")
-    one_by_one = [built.bytes_from([node], 1) for node in range(6)]
+    one_by_one = [built.costs.bytes_from([node], 1) for node in range(6)]
     everybody = 2 * 5 * 4 * built.layout.d  # all but one sixth, twice
     assert everybody % 6 != 0
-    assert sum(one_by_one) == built.bytes_from(range(6), 1) == everybody
+    assert sum(one_by_one) == built.costs.bytes_in(1) == everybody
     assert max(one_by_one) - min(one_by_one) == 1
 
 
@@ -241,66 +212,6 @@ def test_batchnorm_policies_reach_the_test(policy, tmp_path):
     overrides = ["model.name=resnet-small", "model.hidden=null", "model.width=2", "steps=4"]
     run(build(*overrides, f"evaluation.batchnorm={policy}"), tmp_path)
     assert np.isfinite(records(tmp_path)[-1]["test"]["loss"])
-
-
-PEAK = """
-import sys
-from pathlib import Path
-from pushsum import config, training
-from pushsum.engines.gradients import gradients, stacked_buffers
-from pushsum.engines.simulator import iterate
-from pushsum.experiment import Experiment
-from torch.nn.functional import cross_entropy
-
-def memory(kind):
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * int(next(line for line in lines if line.startswith(kind)).split()[1])
-
-words = ["model.hidden=[20000]", "batch=2", "gradients=loop", *sys.argv[1:]]
-built = Experiment(config.read(None, words))  # arrays of 36 MB, which are freed at once
-compute = gradients("loop", built.model, cross_entropy, stacked_buffers(built.model, built.n))
-state = [built.start()]
-compute(state[0][:1], built.batch(1, [0]))
-planned = training.arrays(built)
-gradient = lambda y, t: compute(y, built.batch(t, range(built.n)))[0]
-for _ in iterate(built.algorithm, built.graphs, gradient, state[0].clone(), 2):
-    pass  # torch imports some things late, and so on: that is not the algorithm's
-del _
-peaks = []
-for _ in range(2):  # whatever else the process does can only add
-    Path("/proc/self/clear_refs").write_text("5")
-    before = memory("VmRSS") - 2 * 4 * state[0].numel()  # x0, and the gradients that were kept
-    for _ in iterate(built.algorithm, built.graphs, gradient, state.pop(), 12):
-        pass
-    peaks.append((memory("VmHWM") - before) / (4 * built.n * built.layout.d))
-    del _
-    state = [built.start()]
-print(planned, min(peaks))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux's /proc")
-@pytest.mark.parametrize(
-    ("overrides", "count"),
-    [
-        (["algorithm.name=SGP"], 7),
-        (["algorithm.name=SGAP"], 7),
-        (["algorithm.name=MSGAP"], 9),
-        (["algorithm.name=MSGAP", "topology.name=random"], 16),
-        (["algorithm.name=S-ADDOPT"], 12),
-        (["algorithm.name=QGM"], 9),
-        (["algorithm.name=SGP", "algorithm.optimizer=Adam"], 11),
-        (["algorithm.name=AllReduce"], 8),
-    ],
-    ids=str,
-)
-def test_the_memory_of_the_dry_run_is_what_the_steps_take(overrides, count):
-    command = [sys.executable, "-c", PEAK, "topology.name=full", *overrides]
-    answer = subprocess.run(command, capture_output=True, text=True, check=True)
-    planned, measured = map(float, answer.stdout.split())
-    assert planned == count
-    assert measured == pytest.approx(count, rel=0.1)
 
 
 # --------------------------------------------------------------------------- samples
@@ -349,7 +260,11 @@ def test_published_restart_sets_everything_back(tmp_path):
     assert [built.began(step) for step in range(5)] == [0, 0, 2, 2, 2]
     assert [row["step"] for row in records(tmp_path)] == [0, 2, 4]
     assert records(tmp_path)[1]["a"] == {"min": 1.0, "max": 1.0}
-    assert checkpoint.load(tmp_path / "checkpoints").notes["memory"] == [2, 1]  # graphs from t = 1
+    saved = checkpoint.load(tmp_path / "checkpoints")
+    exchange = world.OneProcess(6).engine(built.setup(4))
+    memory = {k.removeprefix("memory."): v for k, v in saved.tensors.items()}
+    restored = exchange.restored(memory, saved.notes["memory"])
+    assert [snapshot.step for snapshot in restored.snapshots] == [2, 1]  # graphs from t = 1
     assert [built.rate(t) for t in (1, 2, 3, 4)] == pytest.approx([0.05, 0.05, 0.005, 0.005])
 
 
@@ -610,7 +525,7 @@ def test_a_cosine_comes_down_whatever_ends_the_run():
 def test_an_optimizer_that_cannot_work_with_its_options_says_so(tmp_path):
     for options in ("{capturable: true}", "{betas: [0.9]}", "{foreach: true, fused: true}"):
         overrides = ["algorithm.optimizer=Adam", f"algorithm.options={options}", "steps=1"]
-        with pytest.raises(ValueError, match=r"^algorithm.optimizer") as caught:
+        with pytest.raises(ValueError, match=r"^optimizer") as caught:
             run(build(*overrides), tmp_path / options)
         assert "\n" not in str(caught.value)
 
@@ -992,5 +907,3 @@ def test_with_every_steps_between_exchanges_send_nothing(tmp_path):
         run(build("steps=6", f"algorithm.every={every}"), tmp_path / str(every)) for every in (1, 3)
     )
     assert 3 * seldom["bytes"] == whole["bytes"]
-    with pytest.raises(ValueError, match="never repeats"):
-        build("algorithm.every=2", "topology.name=random")

@@ -46,7 +46,7 @@ def test_what_is_no_algorithm_and_no_topology_is_refused(algorithm, topology, me
 
 def test_a_record_of_other_nodes_is_refused():
     *_, last = ps.iterate(SGP, RING, zeros, torch.zeros(3, 1), 2)
-    with pytest.raises(ValueError, match=r"after is a record of 3 nodes, but ring\(4\) has 4"):
+    with pytest.raises(ValueError, match=r"a run with topology ring\(3\), not ring\(4\)"):
         ps.iterate(SGP, ps.topology.ring(4), zeros, torch.zeros(4, 1), 2, after=last)
 
 

@@ -17,7 +17,7 @@ from pushsum.engines.arithmetic import LONG
 from pushsum.engines.distributed import exchange
 from pushsum.engines.distributed.peers import PeerLost
 from pushsum.engines.gradients import Batch, Layout, gradients, stacked_buffers
-from pushsum.optimizers import optimizer_rule
+from pushsum.optimizers import optimizer_maker, torch_rule
 from tests.ranks import on_ranks, running
 
 STEPS, N = 7, 3
@@ -67,8 +67,8 @@ def train(rank, name, options, overlap, weighting="moreau:k=0.5,v=0.1"):
 def simulated(name, options, weighting="moreau:k=0.5,v=0.1"):
     model = network()
     layout = Layout.of(model)
-    rule = optimizer_rule(name, rate(1), options, rate, layout.views)
-    algorithm = ps.algorithms.descent("own", rule, ps.weighting.parse(weighting))
+    rule = torch_rule(optimizer_maker(name, rate(1), options), rate, layout.views)
+    algorithm = ps.algorithms.Algorithm("own", rule, ps.weighting.parse(weighting))
     compute = gradients("loop", model, nn.functional.cross_entropy, stacked_buffers(model, N))
 
     def gradient(y, t):
@@ -332,13 +332,13 @@ def in_buckets(rank, topology, weighting):
     """The parameters after some steps without and with overlap, and when buckets left."""
     exchange.BUCKET = LONG  # as small as buckets may be
     found, sent = [], []
-    send = exchange.Step.send
+    send = exchange.Round.send
 
-    def noticed(step, bucket):
+    def noticed(step, bucket, values):
         sent.append(model[0].weight.grad is None)  # the backward pass has not come to its end
-        send(step, bucket)
+        send(step, bucket, values)
 
-    exchange.Step.send = noticed
+    exchange.Round.send = noticed
     for overlap in (False, True):
         model = wide()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -653,10 +653,16 @@ def test_what_changes_after_its_use_is_refused(change):
         loop.optimizer.step()
 
 
-def test_what_is_not_finite_is_not_taken_for_changed():
-    loop, _ = alone(overlap=True)
-    (loop.loss(0, 1) * float("nan")).backward()
-    loop.optimizer.step()
+@pytest.mark.parametrize("overlap", [False, True])
+def test_what_is_not_finite_is_not_sent(overlap):
+    loop, _ = alone(overlap=overlap)
+
+    def step():
+        (loop.loss(0, 1) * float("nan")).backward()
+        loop.optimizer.step()
+
+    with pytest.raises(FloatingPointError, match=r"node 0 diverged at step 1: .* is not finite"):
+        step()
 
 
 def test_sparse_gradients_with_overlap_are_refused():
@@ -729,7 +735,7 @@ def test_an_optimizer_in_the_place_of_the_model_is_refused():
 
 def test_a_node_says_who_it_is():
     with ps.PushSum(network(), None, "ring", "lazy:c=0.5") as node:
-        assert repr(node) == "PushSum(node 0 of 1, ring(1), lazy(c=0.5) weights)"
+        assert repr(node) == "PushSum(node 0 of 1, SGP, ring(1), lazy(c=0.5) weights)"
 
 
 def test_optimizers_that_cannot_be_followed_are_refused():
@@ -895,11 +901,11 @@ def test_half_precision_keeps_its_mass():
     """x must not move where the optimizer did not, whatever a is."""
     model = nn.Linear(300, 10).bfloat16()
     with ps.PushSum(model, None) as node:
-        node._a.fill_(0.7)
-        node._show()
-        before = node._x.clone()
+        node._state.a.fill_(0.7)
+        node._show(node._state)
+        before = node._state.x.clone()
         node._take_up(model.weight, node._rows[0])
-        assert torch.equal(node._x, before)
+        assert torch.equal(node._state.x, before)
 
 
 def two_at_once(rank):

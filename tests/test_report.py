@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 import fake_runs
 from pushsum import demo, report, sweep
+from pushsum.algorithms import NAMES
 from pushsum.drawing.svg import PALETTE
-from pushsum.names import ALGORITHMS
 from pushsum.report import curves, formats, paper, pictures
 from pushsum.report.results import Results, collect, columns, notes, table
 from pushsum.report.runs import find
@@ -862,23 +862,23 @@ def test_a_seed_that_stops_early_leaves_the_others_going_on(tmp_path: Path) -> N
 
 
 def test_an_algorithm_has_one_colour_in_every_report_and_in_the_demo(tmp_path: Path) -> None:
-    names = dict(enumerate(ALGORITHMS))
+    names = dict(enumerate(NAMES))
     assert len(names) == len(PALETTE)
-    fake_runs.grid(tmp_path / "all", ALGORITHMS, ["full"], [0])
+    fake_runs.grid(tmp_path / "all", NAMES, ["full"], [0])
     assert curves.curves(results(tmp_path / "all"))["looks"] == [(k, 0) for k in names]
     fake_runs.grid(tmp_path / "pair", ["MSGP", "MSGAP"], ["full"], [0])
     assert curves.curves(results(tmp_path / "pair"))["looks"] == [(1, 0), (3, 0)]
     drawn = demo.chart(
         [
             demo.Outcome("Full", name, 1.0, 1.0, [1.0, 2.0], [0.0, 0.0], 0)
-            for name in ("consensus", *ALGORITHMS[:5])
+            for name in ("consensus", *NAMES[:5])
         ]
     )
     legend = drawn[drawn.index('class="legend"') :]
     shown = {
         name: colour for colour, name in re.findall(r'stroke="(#\w+)".*?>([^<>]+)</text>', legend)
     }
-    assert [shown[name] for name in ALGORITHMS[:5]] == list(PALETTE[:5])
+    assert [shown[name] for name in NAMES[:5]] == list(PALETTE[:5])
     assert len(set(shown.values())) == len(shown) == 7
 
 

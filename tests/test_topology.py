@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import reference
 from pushsum import topology
+from pushsum.engines.arrivals import NEVER, Arrivals
 from strategies import graph_cycles
 
 PAPER = {
@@ -83,11 +84,10 @@ def test_circulant_certificates_equal_brute_force(make, n):
     graphs = [g.adjacency(t).numpy() for t in range(1, g.cycle + 1)]
     assert numbers(g.certificate()) == brute_force(graphs)
     same = topology.from_graphs(graphs)
-    assert g.lookback == same.lookback
     for t in range(1, 3 * g.cycle + 3):
         assert torch.equal(g.edges(t), same.edges(t))
-        assert torch.equal(g.last_heard(t), same.last_heard(t))
-        assert torch.equal(g.buffers(t), same.buffers(t))
+        away = g.edges(t)[0] != g.edges(t)[1]
+        assert torch.equal(g.answered(t)[away], same.answered(t)[away])
 
 
 def test_exponential_of_a_million_nodes_is_certified_at_once():
@@ -215,16 +215,22 @@ def test_from_graphs_takes_networkx_and_arrays_and_adds_self_loops():
 def test_what_a_node_remembers(cycle, t):
     g = topology.from_graphs(cycle)
     B, m = g.period, len(cycle)
+    arrivals = Arrivals(g.n)
+    for s in range(1, t):
+        arrivals = arrivals.after(s, *g.edges(s), B)
 
     def last(i, j):
         steps = [s for s in range(max(1, t - B), t) if cycle[(s - 1) % m][j, i]]
-        return max(steps, default=0) if i != j else 0
+        return max(steps, default=NEVER) if i != j else NEVER
 
-    expected = [last(i, j) for i, j in zip(*g.edges(t).tolist(), strict=True)]
-    assert g.last_heard(t).tolist() == expected
+    edges = list(zip(*g.edges(t).tolist(), strict=True))
+    assert arrivals.last(*g.edges(t)).tolist() == [last(i, j) for i, j in edges]
     live = {(i, j): last(i, j) for i in range(g.n) for j in range(g.n) if last(i, j)}
-    assert {(i, j): s for i, j, s in g.buffers(t).T.tolist()} == live
-    assert all(t - s <= g.lookback for s in expected if s)
+    pairs = arrivals.pairs()
+    held = zip(*(part.tolist() for part in pairs), strict=True)
+    assert dict(zip(held, arrivals.last(*pairs).tolist(), strict=True)) == live
+    for (i, j), answered in zip(edges, g.answered(t).tolist(), strict=True):
+        assert i == j or answered == any(graph[j, i] for graph in cycle)
 
 
 # --------------------------------------------------------------------------- refusals
@@ -336,8 +342,8 @@ def test_an_absurd_number_of_nodes_is_refused():
 def test_expiry_changes_nothing_on_the_papers_topologies(name):
     """Whoever is heard at all is heard again within B steps: docs/published.md relies on it."""
     g, _ = PAPER[name]
-    last: dict[tuple[int, int], int] = {}
+    arrivals = for_ever = Arrivals(g.n)
     for t in range(1, 40):
-        ever = [last.get((j, i), 0) for i, j in zip(*g.edges(t).tolist(), strict=True)]
-        assert g.last_heard(t).tolist() == ever
-        last |= {(i, j): t for i, j in edge_set(g, t) if i != j}
+        assert torch.equal(arrivals.last(*g.edges(t)), for_ever.last(*g.edges(t)))
+        arrivals = arrivals.after(t, *g.edges(t), g.period)
+        for_ever = for_ever.after(t, *g.edges(t), 1000)

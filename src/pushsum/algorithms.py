@@ -1,63 +1,53 @@
-"""SGP, MSGP, SGAP, MSGAP (Algorithm 2), S-ADDOPT, QGM: gradient + exchange = one step.
+"""The methods: SGP, MSGP, SGAP, MSGAP (Algorithm 2), S-ADDOPT, QGM, and centralized SGD.
 
-An algorithm is two pure functions, `init` and `step`. At step t it is given the gradients that
-the nodes took at y^(t-1), and it may ask one thing of the world, an exchange. To write another
-one, return an `Algorithm` with your own two functions; if it only moves differently between the
-exchanges, `descent` with your own `Rule` is enough.
+Each is one text, which every engine runs. To write another one, return an `Algorithm` with the
+functions that differ from Algorithm 1 (see `pushsum.protocol`), and give it a line in `METHODS`, or
+name it as `FILE.py:function` wherever a method is named.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from math import isfinite
+from collections.abc import Callable, Mapping
+from inspect import Parameter, signature
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from pushsum import protocol
-from pushsum.protocol import Exchange
-from pushsum.weighting import Matrix, Weighting, as_weighting, is_number, uniform
+from pushsum import own_code
+from pushsum.names import unknown
+from pushsum.optimizers import Rate, Rule, check_momentum, momentum_sgd, sgd
+from pushsum.protocol import Algorithm, Got, Gradient, Sent, State, Step, corrected
+from pushsum.weighting import Matrix, Weighting, as_weighting
 
-Rate = float | Callable[[int], float]  #: a step size, or a schedule t -> step size
+__all__ = [
+    "ADAPTIVE",
+    "METHODS",
+    "NAMES",
+    "Algorithm",
+    "Got",
+    "Gradient",
+    "Method",
+    "Rate",
+    "Rule",
+    "Sent",
+    "State",
+    "Step",
+    "all_reduce",
+    "momentum_sgd",
+    "msgap",
+    "msgp",
+    "parse",
+    "qgm",
+    "s_addopt",
+    "sgap",
+    "sgd",
+    "sgp",
+    "takes",
+]
 
-
-class State(NamedTuple):
-    """The protocol's state and whatever the algorithm keeps beside it at each node."""
-
-    network: protocol.State
-    local: Any
-
-
-@dataclass(frozen=True)
-class Algorithm:
-    """A method for decentralized optimization over directed graphs.
-
-    Attributes:
-        name: how tables call it.
-        weighting: how its senders divide what they give.
-        vectors: how many d-vectors it sends along each edge in a step.
-        init: x0 (n, d) -> the state before step 1.
-        step: (state, gradients at y^(t-1), t, exchange) -> the state after step t.
-        collective: whether it averages over all nodes instead of using the graph.
-    """
-
-    name: str
-    weighting: Weighting
-    vectors: int
-    init: Callable[[Tensor], State]
-    step: Callable[[State, Tensor, int, Exchange], State]
-    collective: bool = False
-
-
-class Rule(NamedTuple):
-    """How every node, alone, turns its gradient into the perturbation epsilon^(t-1)."""
-
-    init: Callable[[Tensor], Any]  #: x0 (n, d) -> what the rule keeps
-    move: Callable[[Any, Tensor, Tensor, int], tuple[Tensor, Any]]
-    """(kept, y^(t-1), gradients, t) -> (epsilon (n, d), kept)"""
+Weights = str | Weighting | Matrix
 
 
-def sgap(lr: Rate, weighting: str | Weighting | Matrix) -> Algorithm:
+def sgap(lr: Rate, weighting: Weights) -> Algorithm:
     """Stochastic gradient with Adaptive Weighting Push-SUM (Algorithm 2).
 
         epsilon_i^(t-1) = -lr g_i^(t-1)
@@ -70,7 +60,7 @@ def sgap(lr: Rate, weighting: str | Weighting | Matrix) -> Algorithm:
     >>> round(last.average.item(), 3)
     2.0
     """
-    return descent("SGAP", sgd(lr), as_weighting(weighting))
+    return Algorithm("SGAP", sgd(lr), as_weighting(weighting))
 
 
 def sgp(lr: Rate) -> Algorithm:
@@ -79,10 +69,10 @@ def sgp(lr: Rate) -> Algorithm:
     >>> sgp(0.1).weighting
     uniform
     """
-    return descent("SGP", sgd(lr), uniform())
+    return Algorithm("SGP", sgd(lr))
 
 
-def msgap(lr: Rate, momentum: float, weighting: str | Weighting | Matrix) -> Algorithm:
+def msgap(lr: Rate, momentum: float, weighting: Weights) -> Algorithm:
     """Momentum SGD with Adaptive Weighting Push-SUM (Algorithm 2).
 
         m_i^(t) = momentum m_i^(t-1) + g_i^(t-1),   epsilon_i^(t-1) = -lr m_i^(t)
@@ -91,7 +81,7 @@ def msgap(lr: Rate, momentum: float, weighting: str | Weighting | Matrix) -> Alg
     >>> msgap(lambda t: 0.1 / t**0.5, 0.8, weighting.lazy(0.5)).weighting  # lr as a schedule
     lazy(c=0.5)
     """
-    return descent("MSGAP", momentum_sgd(lr, momentum), as_weighting(weighting))
+    return Algorithm("MSGAP", momentum_sgd(lr, momentum), as_weighting(weighting))
 
 
 def msgp(lr: Rate, momentum: float) -> Algorithm:
@@ -101,44 +91,11 @@ def msgp(lr: Rate, momentum: float) -> Algorithm:
     Traceback (most recent call last):
     ValueError: momentum = 1.0: momentum lies in [0, 1)
     """
-    return descent("MSGP", momentum_sgd(lr, momentum), uniform())
-
-
-def descent(name: str, rule: Rule, weighting: Weighting) -> Algorithm:
-    """The algorithm that moves by a rule, then exchanges: one step of Algorithm 1."""
-
-    def init(x0: Tensor) -> State:
-        return State(protocol.begin(x0), rule.init(x0))
-
-    def step(state: State, g: Tensor, t: int, exchange: Exchange) -> State:
-        perturbation, kept = rule.move(state.local, state.network.y, g, t)
-        x_half = state.network.x + perturbation
-        del perturbation  # an (n, d) array less during the exchange
-        return State(protocol.push_sum(state.network, x_half, t, weighting, exchange), kept)
-
-    return Algorithm(name, weighting, 1, init, step)
-
-
-def sgd(lr: Rate) -> Rule:
-    """epsilon = -lr g."""
-    rate = schedule(lr)
-    return Rule(lambda x0: None, lambda kept, y, g, t: (-rate(t) * g, None))
-
-
-def momentum_sgd(lr: Rate, momentum: float) -> Rule:
-    """m = momentum m + g,   epsilon = -lr m."""
-    rate = schedule(lr)
-    _check_momentum(momentum)
-
-    def move(m: Tensor, y: Tensor, g: Tensor, t: int) -> tuple[Tensor, Tensor]:
-        m = momentum * m + g
-        return -rate(t) * m, m
-
-    return Rule(torch.zeros_like, move)
+    return Algorithm("MSGP", momentum_sgd(lr, momentum))
 
 
 class Tracking(NamedTuple):
-    """What S-ADDOPT keeps at each node."""
+    """What gradient tracking keeps at each node."""
 
     tracker: Tensor  #: (n, d) the received tracker, W w
     gradient: Tensor  #: (n, d) the gradient of the step before
@@ -160,28 +117,28 @@ def s_addopt(lr: Rate) -> Algorithm:
     >>> [round(y, 3) for y in last.y.flatten().tolist()]
     [2.0, 2.0, 2.0]
     """
-    rate = schedule(lr)
-    weighting = uniform()
 
-    def init(x0: Tensor) -> State:
-        return State(protocol.begin(x0), Tracking(torch.zeros_like(x0), torch.zeros_like(x0)))
+    def direction(state: State, gradient: Gradient, step: Step) -> tuple[Tensor, Tracking]:
+        g, before = gradient(), state.kept
+        w = before.tracker + g - before.gradient
+        return w, Tracking(w, g)
 
-    def step(state: State, g: Tensor, t: int, exchange: Exchange) -> State:
-        network, (tracker, previous) = state
-        w = tracker + g - previous
-        (mixed, a, tracker), memory, weights = exchange.push(
-            t, weighting, (network.x, network.a, w), network.memory
-        )
-        x = mixed - rate(t) * w
-        y = protocol.corrected(x, a)
-        return State(
-            protocol.State(x, a, y, memory, network.x, weights), Tracking(tracker, g.clone())
-        )
+    def send(state: State, now: Tracking, move: Tensor, step: Step) -> Sent:
+        return Sent(push=(state.x, now.tracker))
 
-    return Algorithm("S-ADDOPT", weighting, 2, init, step)
+    def receive(state: State, now: Tracking, move: Tensor, got: Got, step: Step) -> State:
+        x, w = got.push
+        return State(x + move, got.a, Tracking(w, now.gradient))
+
+    def start(x0: Tensor, step: Step) -> Tracking:
+        return Tracking(torch.zeros_like(x0), torch.zeros_like(x0))
+
+    return Algorithm(
+        "S-ADDOPT", sgd(lr), start=start, direction=direction, send=send, receive=receive
+    )
 
 
-def qgm(lr: Rate, momentum: float, weighting: str | Weighting | Matrix) -> Algorithm:
+def qgm(lr: Rate, momentum: float, weighting: Weights) -> Algorithm:
     """Quasi-global momentum (Lin et al., 2021) over Push-SUM: momentum of where exchanges lead.
 
         epsilon_i^(t-1) = -lr (momentum m_i^(t-1) + g_i^(t-1))
@@ -198,26 +155,27 @@ def qgm(lr: Rate, momentum: float, weighting: str | Weighting | Matrix) -> Algor
     >>> round(last.average.item(), 3)
     2.0
     """
-    rate = schedule(lr)
-    _check_momentum(momentum)
-    rule = as_weighting(weighting)
+    check_momentum(momentum)
 
-    def init(x0: Tensor) -> State:
-        return State(protocol.begin(x0), torch.zeros_like(x0))
+    def direction(state: State, gradient: Gradient, step: Step) -> tuple[Tensor, Tensor]:
+        return momentum * state.kept + gradient(), state.kept
 
-    def step(state: State, g: Tensor, t: int, exchange: Exchange) -> State:
-        network, m = state
-        gamma = rate(t)
-        x_half = network.x - gamma * (momentum * m + g)
-        after = protocol.push_sum(network, x_half, t, rule, exchange)
-        if gamma == 0:  # nothing to learn from
-            return State(after, m)
-        # not network.y: whoever took the gradient may have changed it
-        y = protocol.corrected(network.x, network.a)
-        led = y.sub_(after.y).div_(gamma)
-        return State(after, led.lerp_(m, momentum))  # momentum m + (1 - momentum) led
+    def receive(state: State, m: Tensor, move: Tensor, got: Got, step: Step) -> State:
+        x = got.push[0]
+        led = corrected(state.x, state.a) - corrected(x, got.a)
+        rate = torch.as_tensor(step.rate, dtype=x.dtype)
+        after = momentum * m + (1 - momentum) * led / rate
+        return State(x, got.a, torch.where(rate == 0, m, after))  # nothing to learn from
 
-    return Algorithm("QGM", rule, 1, init, step)
+    return Algorithm(
+        "QGM",
+        sgd(lr),
+        as_weighting(weighting),
+        start=lambda x0, step: torch.zeros_like(x0),
+        direction=direction,
+        receive=receive,
+        plain_sgd=True,
+    )
 
 
 def all_reduce(lr: Rate, momentum: float = 0.0) -> Algorithm:
@@ -225,37 +183,102 @@ def all_reduce(lr: Rate, momentum: float = 0.0) -> Algorithm:
 
         g = mean_i g_i,   m = momentum m + g,   x = x - lr m   at every node alike
 
-    >>> all_reduce(0.1).collective
+    >>> all_reduce(0.1).mean_gradient
     True
     """
-    return centralized("AllReduce", momentum_sgd(lr, momentum))
+
+    def receive(state: State, carried: Any, move: Tensor, got: Got, step: Step) -> State:
+        return State(state.x + move, state.a)
+
+    return Algorithm(
+        "AllReduce",
+        momentum_sgd(lr, momentum),
+        send=lambda state, carried, move, step: Sent(),
+        receive=receive,
+        mean_gradient=True,
+    )
 
 
-def centralized(name: str, rule: Rule) -> Algorithm:
-    """The algorithm that moves by a rule along the mean of all gradients; no graph, no weights."""
-
-    def init(x0: Tensor) -> State:
-        return State(protocol.begin(x0), rule.init(x0))
-
-    def step(state: State, g: Tensor, t: int, exchange: Exchange) -> State:
-        network, kept = state
-        move, kept = rule.move(kept, network.y, exchange.average(g), t)
-        x = network.x + move
-        # a copy: whoever takes the gradient may change y
-        return State(network._replace(x=x, y=x.clone(), pushed=x), kept)
-
-    return Algorithm(name, uniform(), 1, init, step, collective=True)
+# --------------------------------------------------------------------------- by name
 
 
-def schedule(lr: Rate) -> Callable[[int], float]:
-    """A step size as a function of the step."""
-    if callable(lr):
-        return lr
-    if not (is_number(lr) and lr > 0 and isfinite(lr)):
-        raise ValueError(f"lr = {lr!r}: a step size is a finite number > 0, or a function of t")
-    return lambda t: lr
+class Method(NamedTuple):
+    """A method by its name: how to make it, and one line about it."""
+
+    make: Callable[..., Algorithm]
+    about: str
+
+    @property
+    def parameters(self) -> Mapping[str, Parameter]:
+        """What it is made of: lr, and perhaps momentum, weighting and more of its own."""
+        return signature(self.make).parameters
 
 
-def _check_momentum(momentum: float) -> None:
-    if not (is_number(momentum) and 0 <= momentum < 1):
-        raise ValueError(f"momentum = {momentum!r}: momentum lies in [0, 1)")
+#: In the order of tables; the k-th is drawn in the palette's k-th colour.
+METHODS: dict[str, Method] = {
+    "SGP": Method(sgp, "stochastic gradient push"),
+    "MSGP": Method(msgp, "SGP with momentum"),
+    "SGAP": Method(sgap, "the paper's: SGP with adaptive weights"),
+    "MSGAP": Method(msgap, "SGAP with momentum"),
+    "S-ADDOPT": Method(s_addopt, "gradient tracking over Push-SUM, which sends two vectors"),
+    "QGM": Method(qgm, "quasi-global momentum"),
+    "AllReduce": Method(all_reduce, "centralized SGD, to compare with, without a graph"),
+}
+
+
+NAMES = tuple(METHODS)
+ADAPTIVE = tuple(name for name, found in METHODS.items() if "weighting" in found.parameters)
+
+
+def takes(name: str, parameter: str) -> bool:
+    """Whether a method is made of such a parameter; of one's own it is not known, so yes.
+
+    >>> takes("SGAP", "weighting"), takes("SGP", "momentum")
+    (True, False)
+    """
+    return name not in METHODS or parameter in METHODS[name].parameters
+
+
+def method(name: str) -> Method:
+    """The method of a name, whatever its case, or of `FILE.py:function`.
+
+    >>> method("s-addopt").about
+    'gradient tracking over Push-SUM, which sends two vectors'
+    """
+    if own_code.is_named(name):
+        made = own_code.load("algorithm", name)
+        if not callable(made):
+            raise ValueError(f"algorithm {name}: a method is a function of lr that returns one")
+        return Method(made, (made.__doc__ or "").partition("\n")[0])
+    return METHODS[canonical(name)]
+
+
+def canonical(name: str) -> str:
+    """A method's name as tables have it; files from the root."""
+    if own_code.is_named(name):
+        return own_code.spelled(name)
+    known = {_letters(key): key for key in METHODS}
+    if _letters(name) not in known:
+        raise ValueError(f"{unknown('algorithm', name, METHODS)}, or FILE.py:function")
+    return known[_letters(name)]
+
+
+def _letters(name: str) -> str:
+    return "".join(filter(str.isalnum, name)).lower()
+
+
+def parse(name: str, **given: Any) -> Algorithm:
+    """Make the method of that name of what it takes among the given values.
+
+    >>> parse("msgp", lr=0.1, momentum=0.8, weighting="uniform").name
+    'MSGP'
+    """
+    found = method(name)
+    takes = {key: value for key, value in given.items() if key in found.parameters}
+    try:
+        made = found.make(**takes)
+    except TypeError as error:
+        raise ValueError(f"algorithm {name}: {error}") from None
+    if not isinstance(made, Algorithm):
+        raise ValueError(f"algorithm {name}: returned {type(made).__name__}, expected an Algorithm")
+    return made

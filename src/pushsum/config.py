@@ -29,10 +29,10 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
-from pushsum import topology, weighting
+from pushsum import algorithms, topology, weighting
 from pushsum.batchnorm import BatchNormPolicy
 from pushsum.engines.gradients import Strategy
-from pushsum.names import ADAPTIVE, nearest, one_line
+from pushsum.names import nearest, one_line
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -135,14 +135,15 @@ LENGTH = ("epochs", "steps")  #: what may change when a run goes on
 class Algorithm(_Section):
     """The method."""
 
-    name: Literal["SGP", "MSGP", "SGAP", "MSGAP", "S-ADDOPT", "QGM", "AllReduce"] = "MSGP"
-    """QGM: quasi-global momentum; AllReduce: centralized SGD, to compare with, without a graph"""
+    name: str = "MSGP"
+    """SGP, MSGP, SGAP, MSGAP, S-ADDOPT, QGM (quasi-global momentum), AllReduce (centralized SGD, to
+    compare with, without a graph), or your own, FILE.py:function"""
     lr: Positive = 0.05
     """step size"""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.8
-    """of MSGP, MSGAP, QGM and AllReduce"""
+    """of MSGP, MSGAP, QGM and AllReduce, where no optimizer is named"""
     every: Count = 1
-    """local moves between two exchanges: each exchange is followed by every - 1 steps without"""
+    """local moves per exchange: with 4, three of four steps send nothing"""
     weighting: str = "far-first:c=1,v=0.1"
     """of (M)SGAP and QGM: uniform, lazy:c=0.5, moreau:k=1,v=0.1 (the paper's),
     scale-free-moreau:c=1,v=0.1, far-first:c=1,v=0.1, or your own, FILE.py:function"""
@@ -152,6 +153,11 @@ class Algorithm(_Section):
     options: dict[str, Any] = Field(default_factory=dict)
     """the optimizer's own arguments besides lr"""
 
+    @field_validator("name")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        return algorithms.canonical(name)
+
     @field_validator("weighting")
     @classmethod
     def _one_spelling(cls, text: str) -> str:
@@ -159,8 +165,6 @@ class Algorithm(_Section):
 
     @model_validator(mode="after")
     def _goes_together(self) -> "Algorithm":
-        if self.name in ("S-ADDOPT", "QGM") and self.optimizer is not None:
-            raise ValueError(f"{self.name} takes plain gradients: leave algorithm.optimizer out")
         count, schedule = len(self.schedule.milestones), self.schedule
         if math.log(self.lr) + count * math.log(schedule.factor) > math.log(sys.float_info.max):
             raise ValueError(
@@ -169,7 +173,8 @@ class Algorithm(_Section):
             )
         if self.options and self.optimizer is None:
             raise ValueError("algorithm.options belong to algorithm.optimizer, which is not set")
-        if self.optimizer is not None and "momentum" in self.model_fields_set:
+        moves = self.optimizer is not None and self.name != "QGM"  # whose momentum is its own
+        if moves and "momentum" in self.model_fields_set:
             raise ValueError(
                 "algorithm.momentum has no effect with algorithm.optimizer: leave it out, or put "
                 "the optimizer's own into algorithm.options"
@@ -180,7 +185,7 @@ class Algorithm(_Section):
     def _what_has_an_effect(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """A saved configuration must be one that can be given."""
         content: dict[str, Any] = dump(self)
-        if self.optimizer is not None:
+        if self.optimizer is not None and self.name != "QGM":
             del content["momentum"]
         return content
 
@@ -189,7 +194,8 @@ class Topology(_Section):
     """Who may send to whom."""
 
     name: str = "exponential"
-    """full, divide, exponential, random or ring; see `pushsum topology`"""
+    """full, divide, exponential, random or ring (see `pushsum topology`), a .csv or .txt of edges,
+    or your own, FILE.py:function"""
     nodes: Count = 6
     """how many there are"""
     inner: Share = 0.5
@@ -204,8 +210,9 @@ class Topology(_Section):
     @field_validator("name")
     @classmethod
     def _known(cls, name: str) -> str:
-        topology.parse(name, 1)  # refuses a name that it does not know
-        return name
+        if not topology.is_file(name):
+            topology.parse(name, 1)  # refuses a name that it does not know
+        return topology.spelled(name)
 
 
 class Evaluation(_Section):
@@ -377,14 +384,14 @@ def warnings(config: Config) -> list[str]:
             f"{model.name} starts from random numbers, where the published runs had ImageNet "
             "weights: name a file of them, model.pretrained=FILE.safetensors"
         )
-    if algorithm.name in ADAPTIVE:
+    if algorithms.takes(algorithm.name, "weighting"):
         with suppress(ValueError):  # what is wrong with a run is said when it is built
             graphs = topology.parse(place.name, place.nodes)
             found += weighting.warnings(weighting.parse(algorithm.weighting), graphs)
     elif algorithm.weighting not in ("uniform", Algorithm().weighting):
         found.append(
             f"algorithm.weighting = {algorithm.weighting} has no effect with {algorithm.name}: "
-            f"take one of {', '.join(ADAPTIVE)}"
+            f"take one of {', '.join(algorithms.ADAPTIVE)}"
         )
     return found
 

@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 
 from pushsum import algorithms, theory, topology, weighting
-from pushsum.algorithms import Algorithm
+from pushsum.algorithms import NAMES, Algorithm
 from pushsum.drawing import Panel, Series, chart_svg
 from pushsum.drawing.svg import PALETTE
-from pushsum.engines.simulator import Gradient, iterate
-from pushsum.names import ALGORITHMS
+from pushsum.engines.simulator import UserGradient, iterate
 from pushsum.problems import quadratic
 from pushsum.randomness import stream
 from pushsum.topology import Topology
@@ -27,7 +26,7 @@ LR, MOMENTUM, WEIGHTING = 0.05, 0.8, weighting.moreau(k=0.1, v=0.1)
 _BOUND = "Theorem 1 for SGAP"
 _ROUNDING = 1e-12  #: distances below are rounding, and not the same on every processor
 # As in reports, of which it has the first five; what it has besides takes the colours of the rest.
-_COLOURS = dict(zip((*ALGORITHMS[:5], "consensus", _BOUND), PALETTE, strict=True))
+_COLOURS = dict(zip((*NAMES[:5], "consensus", _BOUND), PALETTE, strict=True))
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,7 @@ def _one(
     label: str,
     algorithm: Algorithm,
     graphs: Topology,
-    gradient: Gradient,
+    gradient: UserGradient,
     x0: Tensor,
     steps: int,
     value: Callable[[Tensor], Tensor],

@@ -16,17 +16,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pushsum import __version__, algorithms, batchnorm, data, models, topology, weighting
+from pushsum import __version__, algorithms, batchnorm, data, models, own_code, topology, weighting
 from pushsum.config import Config, warnings
 from pushsum.data import partition, store
-from pushsum.engines.arithmetic import ring_bytes
+from pushsum.engines import engine
+from pushsum.engines.costs import Costs
+from pushsum.engines.engine import Setup
 from pushsum.engines.gradients import Batch, Layout
 from pushsum.engines.world import Abandoned
 from pushsum.names import unknown
-from pushsum.optimizers import optimizer_rule
+from pushsum.optimizers import Rule, optimizer_maker, torch_rule
+from pushsum.protocol import what_is_sent
 from pushsum.randomness import stream
-
-HEAD = 24  #: bytes in front of a pushed vector: step, a and w
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,9 @@ class Experiment:
         self.model = _model(config, self.dataset).to(self.device)
         self.layout = Layout.of(self.model)
         self._refuse_single_samples()
-        self.algorithm = _algorithm(config, self.layout, self.rate)
+        self.algorithm = _algorithm(config, self.rate)
+        self.rule = _rule(config, self.layout, self.rate)
+        self.setup(0)  # refuses what does not go together
 
     def _refuse_single_samples(self) -> None:
         """BatchNorm has no variance of one number per channel: torch would refuse it later."""
@@ -155,11 +158,11 @@ class Experiment:
         milestones = (m * self.steps_per_epoch for m in self.config.algorithm.schedule.milestones)
         return max((m for m in milestones if m <= step), default=0)
 
-    @property
-    def vector_bytes(self) -> int:
-        """What a sender's d-vectors amount to."""
-        kind = self.wire or next(self.model.parameters()).dtype
-        return self.algorithm.vectors * self.layout.d * kind.itemsize
+    def setup(self, step: int) -> Setup:
+        """What a run goes on with after a step."""
+        c = self.config
+        every, start = c.algorithm.every, self.began(step)
+        return Setup(self.algorithm, self.graphs, self.rule, every, start, self.wire, c.seed)
 
     @property
     def wire(self) -> torch.dtype | None:
@@ -168,23 +171,11 @@ class Experiment:
         kind: torch.dtype | None = None if name is None else getattr(torch, name)
         return kind
 
-    @property
-    def channel_bytes(self) -> float:
-        """What one channel carries in a step, apart from the heads of messages."""
-        if self.algorithm.collective:  # a ring: all but one part, twice
-            return 2 * (self.n - 1) * self.vector_bytes / self.n
-        return self.vector_bytes
-
-    def bytes_from(self, nodes: Sequence[int], t: int) -> int:
-        """What nodes push in step t: d-vectors and a head to each of the others they send to."""
-        if self.algorithm.collective:
-            return sum(ring_bytes(self.n, node, self.vector_bytes) for node in nodes)
-        senders, receivers = self.graphs.edges(t - self.began(t - 1))
-        away = senders[senders != receivers]
-        mine = (
-            len(away) if len(nodes) == self.n else int(torch.isin(away, torch.tensor(nodes)).sum())
-        )
-        return mine * (self.vector_bytes + HEAD)
+    @cached_property
+    def costs(self) -> Costs:
+        """What a step costs the network."""
+        kind = self.wire or next(self.model.parameters()).dtype
+        return Costs(self.setup, what_is_sent(self.algorithm), self.layout.d * kind.itemsize)
 
     def histogram(self) -> np.ndarray:
         """(n, classes): who holds how many samples of each label."""
@@ -194,7 +185,7 @@ class Experiment:
     def meta(self) -> dict[str, Any]:
         """What stands beside a run besides its configuration."""
         certificate = self.graphs.certificate()
-        steps = range(1, (self.graphs.cycle or 64) + 1)
+        steps = range(1, (self.graphs.cycle or 64) * self.config.algorithm.every + 1)
         return {
             **environment(),
             "device": str(self.device),
@@ -212,7 +203,8 @@ class Experiment:
             "split": self.histogram().tolist(),
             "algorithm": self.algorithm.name,
             "weighting": self.algorithm.weighting.name,
-            "bytes_per_step": sum(self.bytes_from(range(self.n), t) for t in steps) / len(steps),
+            "bytes_per_step": sum(self.costs.bytes_from(range(self.n), t) for t in steps)
+            / len(steps),
             "finished": False,
         }
 
@@ -285,6 +277,7 @@ class Experiment:
     def test_average(
         self,
         x: Tensor,
+        a: Tensor,
         y: Tensor,
         buffers: dict[str, Tensor],
         t: int,
@@ -296,11 +289,12 @@ class Experiment:
         With the configured BatchNorm policy, or another. Raises `Abandoned` once `stopping()`,
         which is asked before every batch.
         """
-        return self._test(self.average_model(x, y, buffers, t, stopping, policy), stopping)
+        return self._test(self.average_model(x, a, y, buffers, t, stopping, policy), stopping)
 
     def average_model(
         self,
         x: Tensor,
+        a: Tensor,
         y: Tensor,
         buffers: dict[str, Tensor],
         t: int,
@@ -309,7 +303,7 @@ class Experiment:
     ) -> nn.Module:
         """What `test_average` tests."""
         policy = policy or self.config.evaluation.batchnorm
-        average = y.mean(0) if self.config.published.average_of_y else x.mean(0)
+        average = y.mean(0) if self.config.published.average_of_y else engine.average(x, a)
         training = self._recompute_batches(t, stopping) if policy == "recomputed" else iter(())
         return self._model_of(average, buffers, policy, training)
 
@@ -399,7 +393,7 @@ def _topology(config: Config) -> topology.Topology:
         graphs = topology.random(c.nodes, c.inner, c.inter, c.period, seed, alike)
     else:
         graphs = topology.parse(c.name, c.nodes)
-    return topology.seldom(graphs, config.algorithm.every)
+    return graphs
 
 
 def _parts(config: Config, dataset: data.Dataset) -> list[np.ndarray]:
@@ -442,25 +436,19 @@ def _last_layer(model: nn.Module) -> Iterator[str]:
     return (name for name, _ in model.named_parameters() if name.startswith(f"{last}."))
 
 
-def _algorithm(
-    config: Config, layout: Layout, rate: Callable[[int], float]
-) -> algorithms.Algorithm:
+def _algorithm(config: Config, rate: Callable[[int], float]) -> algorithms.Algorithm:
     c = config.algorithm
-    adaptive = weighting.parse(c.weighting)  # refuses a bad one, whether it is used or not
-    if c.name == "S-ADDOPT":
-        return algorithms.s_addopt(rate)
-    if c.name == "QGM":
-        return algorithms.qgm(rate, c.momentum, adaptive)
-    if c.optimizer is not None:
-        moves = optimizer_rule(c.optimizer, c.lr, c.options, rate, layout.views)
-    elif c.name in ("SGP", "SGAP"):
-        moves = algorithms.sgd(rate)
-    else:
-        moves = algorithms.momentum_sgd(rate, c.momentum)
-    if c.name == "AllReduce":
-        return algorithms.centralized(c.name, moves)
-    weights = adaptive if c.name in ("SGAP", "MSGAP") else weighting.uniform()
-    return algorithms.descent(c.name, moves, weights)
+    if not own_code.is_named(c.weighting):
+        weighting.parse(c.weighting)  # refuses a bad one, whether it is used or not
+    return algorithms.parse(c.name, lr=rate, momentum=c.momentum, weighting=c.weighting)
+
+
+def _rule(config: Config, layout: Layout, rate: Callable[[int], float]) -> Rule | None:
+    """The local optimizer that takes the place of the method's own."""
+    c = config.algorithm
+    if c.optimizer is None:
+        return None
+    return torch_rule(optimizer_maker(c.optimizer, c.lr, c.options), rate, layout.views)
 
 
 def environment() -> dict[str, Any]:

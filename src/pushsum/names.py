@@ -4,9 +4,6 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-#: in the order of tables; the k-th is drawn in the palette's k-th colour
-ALGORITHMS = ("SGP", "MSGP", "SGAP", "MSGAP", "S-ADDOPT", "QGM", "AllReduce")
-ADAPTIVE = ("SGAP", "MSGAP", "QGM")  #: the algorithms that take a weighting
 NETWORKS: Mapping[str, Mapping[str, Any]] = {  #: with their options, and what null stands for
     "resnet18": {"width": 64, "blocks": (2, 2, 2, 2), "norm": "batch", "stem": "cifar"},
     "resnet50": {"width": 64, "blocks": (3, 4, 6, 3), "norm": "batch", "stem": "cifar"},

@@ -1,17 +1,23 @@
-"""Any torch.optim optimizer as the rule that makes the perturbation.
+"""The local optimizer: how every node, alone, makes a move of a direction.
 
-The perturbation is what the optimizer changes at y: epsilon = y_after - y_before. Weight decay and
-the like then act on y, as they should.
+A rule of ours, or any of torch.optim. The move is what the optimizer changes at y, that is
+y_after - y_before, so that weight decay and the like act on y, as they should.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from math import isfinite
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from pushsum.algorithms import Rule
 from pushsum.names import nearest, one_line
+from pushsum.weighting import is_number
+
+Rate = float | Callable[[int], float]  #: a step size, or a schedule t -> step size
+#: Makes an optimizer of parameters, e.g. functools.partial(torch.optim.AdamW, lr=1e-3).
+Make = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+Views = Callable[[Tensor], Mapping[str, Tensor]]
 
 #: They treat every number by itself, so that one (n, d) tensor stands for all nodes at once.
 ELEMENTWISE = frozenset(
@@ -34,74 +40,97 @@ REFUSED = {
     "SparseAdam": "it is for sparse gradients",
 }
 
-Views = Callable[[Tensor], Mapping[str, Tensor]]
+
+class Rule(NamedTuple):
+    """How every node, alone, makes a move of a direction; pure."""
+
+    start: Callable[[Tensor], Any]  #: x0 (n, d) -> what the rule keeps: tensors, in containers
+    move: Callable[[Any, Tensor, Tensor, int], tuple[Tensor, Any]]
+    """(kept, y^(t-1), direction, t) -> (epsilon (n, d), kept)"""
+    rate: Callable[[int], float] = lambda t: 0.0  #: the step size at step t
+    name: str = "own"
+    elementwise: bool = True  #: whether columns may be taken some at a time
 
 
-class Optimizing:
-    """An optimizer and the tensors that it moves."""
-
-    def __init__(
-        self,
-        make: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
-        x0: Tensor,
-        views: Views | None,
-    ) -> None:
-        self._make, self._views = make, views
-        self.place = x0.clone()
-        self.slope = torch.zeros_like(x0)
-        self.optimizer = make(self._parameters())
-
-    def _parameters(self) -> list[nn.Parameter]:
-        places = self._split(self.place)
-        parameters = [nn.Parameter(place) for place in places]
-        for p, place, slope in zip(parameters, places, self._split(self.slope), strict=True):
-            p.data, p.grad = place, slope
-        return parameters
-
-    def _split(self, rows: Tensor) -> list[Tensor]:
-        """One tensor for all, or every node's every parameter by itself."""
-        if self._views is None:
-            return [rows]
-        return [view for row in rows for view in self._views(row).values()]
-
-    def move(self, y: Tensor, g: Tensor, rate: float) -> Tensor:
-        """What the optimizer changes at y, given the gradients there."""
-        self.place.copy_(y)
-        self.slope.copy_(g)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        try:
-            self.optimizer.step()
-        except Exception as error:  # whatever its options have made it do
-            raise ValueError(f"algorithm.optimizer: {one_line(error)}") from None
-        return self.place - y
-
-    def saved(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """The optimizer's state as tensors and JSON."""
-        tensors, plain = {}, {}
-        for number, entries in self.optimizer.state_dict()["state"].items():
-            for key, value in entries.items():
-                if isinstance(value, Tensor):
-                    tensors[f"{number}.{key}"] = value
-                else:
-                    plain[f"{number}.{key}"] = value
-        return tensors, plain
-
-    def restored(self, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> "Optimizing":
-        """This optimizer in a saved state."""
-        state: dict[int, dict[str, Any]] = {}
-        for name, value in (*tensors.items(), *plain.items()):
-            number, _, key = name.partition(".")
-            state.setdefault(int(number), {})[key] = value
-        groups = self.optimizer.state_dict()["param_groups"]
-        self.optimizer.load_state_dict({"state": state, "param_groups": groups})
-        return self
+def sgd(lr: Rate) -> Rule:
+    """epsilon = -lr g."""
+    rate = schedule(lr)
+    return Rule(lambda x0: (), lambda kept, y, g, t: (-rate(t) * g, ()), rate, "SGD")
 
 
-def optimizer_rule(
-    name: str, lr: float, options: Mapping[str, Any], rate: Callable[[int], float], views: Views
+def momentum_sgd(lr: Rate, momentum: float) -> Rule:
+    """m = momentum m + g,   epsilon = -lr m."""
+    rate = schedule(lr)
+    check_momentum(momentum)
+
+    def move(m: Tensor, y: Tensor, g: Tensor, t: int) -> tuple[Tensor, Tensor]:
+        m = momentum * m + g
+        return -rate(t) * m, m
+
+    return Rule(torch.zeros_like, move, rate, "momentum SGD")
+
+
+def torch_rule(
+    make: Make, rate: Callable[[int], float] | None = None, views: Views | None = None
 ) -> Rule:
-    """The rule of the torch.optim class `name`; `rate` sets its step size at every step."""
+    """The rule of a torch.optim optimizer, which `make` builds of a list of parameters.
+
+    An optimizer changes its state in place; a rule is pure, so each move works on a copy of it.
+
+    Args:
+        make: e.g. functools.partial(torch.optim.AdamW, lr=1e-3), or the class itself.
+        rate: sets the step size at every step; None: the optimizer's own.
+        views: a row (d,) -> the parameters in it, for optimizers that look at whole parameters.
+    """
+    probe = _built(make, [nn.Parameter(torch.zeros(1))])
+    name = type(probe).__name__
+    if name in REFUSED:
+        raise ValueError(f"optimizer {name}: cannot be used, {REFUSED[name]}")
+    whole = name in ELEMENTWISE
+    own = probe.param_groups[0].get("lr", 0.0)
+    step_size = rate or (lambda t: float(own))
+
+    def split(rows: Tensor) -> list[Tensor]:
+        """One tensor for all nodes, or every node's every parameter by itself."""
+        if whole:
+            return [rows]
+        return [p for row in rows for p in ([row] if views is None else views(row).values())]
+
+    def move(kept: Kept, y: Tensor, g: Tensor, t: int) -> tuple[Tensor, Kept]:
+        place = y.clone()
+        parameters = [nn.Parameter(part) for part in split(place)]
+        for p, part, slope in zip(parameters, split(place), split(g.clone()), strict=True):
+            p.data, p.grad = part, slope
+        optimizer = _built(make, parameters)
+        for p, entries in zip(parameters, kept.state, strict=False):
+            optimizer.state[p] = {name: _copied(value) for name, value in entries.items()}
+        for group, options in zip(optimizer.param_groups, kept.groups, strict=False):
+            group.update(options)
+        if rate is not None:
+            for group in optimizer.param_groups:
+                group["lr"] = rate(t)
+        try:
+            optimizer.step()
+        except Exception as error:  # whatever its options have made it do
+            raise ValueError(f"optimizer {name}: {one_line(error)}") from None
+        groups = [
+            {k: v for k, v in group.items() if k not in ("params", "lr") and is_number(v)}
+            for group in optimizer.param_groups
+        ]
+        return place - y, Kept([dict(optimizer.state[p]) for p in parameters], groups)
+
+    return Rule(lambda x0: Kept([], []), move, step_size, name, elementwise=False)
+
+
+class Kept(NamedTuple):
+    """What a torch.optim optimizer remembers: of every parameter, and of every group."""
+
+    state: list[dict[str, Any]]
+    groups: list[dict[str, Any]]
+
+
+def optimizer_maker(name: str, lr: float, options: Mapping[str, Any]) -> Make:
+    """The torch.optim class of that name, with its options."""
     kinds: dict[str, Any] = {
         known: kind
         for known, kind in vars(torch.optim).items()
@@ -113,21 +142,44 @@ def optimizer_rule(
         raise ValueError(
             f"algorithm.optimizer = {name!r}: torch.optim has no optimizer of that name{hint}"
         )
-    if name in REFUSED:
-        raise ValueError(f"algorithm.optimizer = {name!r}: cannot be used, {REFUSED[name]}")
+    return lambda parameters: kinds[name](parameters, lr=lr, **options)
 
-    found: Callable[..., torch.optim.Optimizer] = kinds[name]
 
-    def make(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-        try:
-            return found(parameters, lr=lr, **options)
-        except Exception as error:  # whatever the options are
-            raise ValueError(f"algorithm.optimizer = {name!r}: {one_line(error)}") from None
+def as_maker(optimizer: Any) -> Make:
+    """Accept a class, a partial of one, or (class, {its arguments}) where a maker is expected."""
+    if isinstance(optimizer, tuple) and len(optimizer) == 2 and callable(optimizer[0]):
+        kind, options = optimizer
+        return lambda parameters: kind(parameters, **options)
+    if isinstance(optimizer, torch.optim.Optimizer) or not callable(optimizer):
+        raise ValueError(
+            f"optimizer = {optimizer!r}: give a class of torch.optim with its arguments, e.g. "
+            "functools.partial(torch.optim.AdamW, lr=1e-3)"
+        )
+    maker: Make = optimizer
+    return maker
 
-    def init(x0: Tensor) -> Optimizing:
-        return Optimizing(make, x0, None if name in ELEMENTWISE else views)
 
-    def move(kept: Optimizing, y: Tensor, g: Tensor, t: int) -> tuple[Tensor, Optimizing]:
-        return kept.move(y, g, rate(t)), kept
+def schedule(lr: Rate) -> Callable[[int], float]:
+    """A step size as a function of the step."""
+    if callable(lr):
+        return lr
+    if not (is_number(lr) and lr > 0 and isfinite(lr)):
+        raise ValueError(f"lr = {lr!r}: a step size is a finite number > 0, or a function of t")
+    return lambda t: lr
 
-    return Rule(init, move)
+
+def check_momentum(momentum: float) -> None:
+    """Refuse what would never come to rest."""
+    if not (is_number(momentum) and 0 <= momentum < 1):
+        raise ValueError(f"momentum = {momentum!r}: momentum lies in [0, 1)")
+
+
+def _built(make: Make, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    try:
+        return make(parameters)
+    except Exception as error:  # whatever the options are
+        raise ValueError(f"optimizer: {one_line(error)}") from None
+
+
+def _copied(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) else value

@@ -1,8 +1,7 @@
 """Directed graph sequences: who may send to whom at step t = 1, 2, ...
 
-A topology knows three things: its edges at every step, what it guarantees about connectivity
-(Assumption 1), and, because the edges are a pure function of t, which messages a node still
-remembers at step t (the buffers of Algorithm 1).
+A topology says what the graphs are: their edges at every step, and what they guarantee about
+connectivity (Assumption 1). Who was really heard is no matter of geometry: exchanges remember it.
 """
 
 from abc import ABC, abstractmethod
@@ -11,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import gcd
+from pathlib import Path
 from typing import Any, TypeVar, final
 
 import networkx as nx
@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pushsum import own_code
 from pushsum.names import unknown
 from pushsum.randomness import uniforms
 
@@ -25,7 +26,6 @@ Union = TypeVar("Union")
 
 MOST = 10**9  #: nodes, or steps of a period
 MOST_DENSE = 20_000  #: nodes of a topology with of the order of n^2 channels
-NEVER = 0  #: the step at which a node was heard that was not heard at all; steps count from 1
 
 
 class NotStronglyConnected(ValueError):
@@ -80,16 +80,11 @@ class Topology(ABC):
         """B alone, cheap enough for a million nodes: buffers expire after B steps."""
 
     @abstractmethod
-    def last_heard(self, t: int) -> Tensor:
-        """For each edge i -> j of step t, the last step at which j reached i.
+    def answered(self, t: int) -> Tensor:
+        """(E,) bool, for each edge i -> j of step t: whether j ever sends to i.
 
-        Only steps t-B .. t-1 count (older entries have expired); `NEVER` where there is none.
-        This is which snapshot `x_ij^(buff)` holds when node i computes its weights of step t.
+        Of self-loops it says nothing.
         """
-
-    @abstractmethod
-    def buffers(self, t: int) -> Tensor:
-        """Every live buffer at step t as a (3, L) tensor: holder i, heard j, step; i != j."""
 
     def adjacency(self, t: int) -> Tensor:
         """The graph of step t as an (n, n) bool tensor; [i, j] is True iff i sends to j."""
@@ -98,15 +93,6 @@ class Topology(ABC):
         adjacency[senders, receivers] = True
         return adjacency
 
-    @cached_property
-    def lookback(self) -> int:
-        """How many steps back a buffer that is ever used can lie."""
-        if self.cycle is None:
-            return self.period
-        steady = range(self.period + 1, self.period + self.cycle + 1)
-        oldest = ((t, self.last_heard(t)) for t in steady)
-        return max(t - int(torch.where(heard == NEVER, t, heard).min()) for t, heard in oldest)
-
     @property
     def unheard(self) -> float:
         """The share of links, self-loops apart, whose sender never hears the receiver.
@@ -114,7 +100,12 @@ class Topology(ABC):
         >>> ring(6).unheard, round(exponential(6).unheard, 3), full(6).unheard
         (1.0, 0.333, 0.0)
         """
-        return 0.0
+        links = unanswered = 0
+        for t in range(1, (self.cycle or 0) + 1):  # without a cycle, everybody hears everybody
+            senders, receivers = self.edges(t)
+            links += len(senders) - self.n
+            unanswered += int((~self.answered(t) & (senders != receivers)).sum())
+        return unanswered / max(1, links)
 
     def __repr__(self) -> str:
         return self.name
@@ -140,7 +131,7 @@ def ring(n: int) -> Topology:
     Certificate(period=1, diameter=6, horizon=6)
     """
     n = _node_count(n)
-    return Circulant(n, (_hops(n, 1),), f"ring({n})")
+    return Circulant(n, (_hop(n, 1),), f"ring({n})")
 
 
 def exponential(n: int) -> Topology:
@@ -151,7 +142,7 @@ def exponential(n: int) -> Topology:
     """
     n = _node_count(n)
     powers = range(max(1, (n - 1).bit_length()))
-    return Circulant(n, tuple(_hops(n, 2**p) for p in powers), f"exponential({n})")
+    return Circulant(n, tuple(_hop(n, 2**p) for p in powers), f"exponential({n})")
 
 
 def divide(n: int) -> Topology:
@@ -224,20 +215,15 @@ def from_graphs(graphs: Iterable[Any]) -> Topology:
     return Cyclic(sizes[0], edges, f"from_graphs({len(edges)} x {sizes[0]} nodes)")
 
 
-def seldom(graphs: Topology, every: int) -> Topology:
-    """The same graphs, each after `every` - 1 steps in which nobody sends.
+def from_edges(n: int, edges: Iterable[tuple[int, int]]) -> Topology:
+    """One graph that never changes, from its edges (sender, receiver); self-loops are added.
 
-    >>> seldom(ring(3), 4).certificate()
-    Certificate(period=4, diameter=2, horizon=8)
+    >>> from_edges(3, [(0, 1), (1, 2), (2, 0)]).certificate()
+    Certificate(period=1, diameter=2, horizon=2)
     """
-    if every == 1:
-        return graphs
-    if graphs.cycle is None:
-        raise ValueError(f"every = {every}: {graphs} never repeats, and so cannot be stretched")
-    alone = torch.arange(graphs.n).expand(2, -1)
-    stretched = [(*[alone] * (every - 1), graphs.edges(t + 1)) for t in range(graphs.cycle)]
-    name = f"{graphs.name}, every {every} steps"
-    return Cyclic(graphs.n, tuple(edges for block in stretched for edges in block), name)
+    n = _node_count(n)
+    pairs = np.array([(_node(n, i), _node(n, j)) for i, j in edges], dtype=np.int64).reshape(-1, 2)
+    return Cyclic(n, (_with_loops(n, pairs),), f"from_edges({n} nodes, {len(pairs)} edges)")
 
 
 #: The topologies by the names that `parse` knows.
@@ -253,12 +239,54 @@ MAKERS: dict[str, Callable[..., Topology]] = {
 def parse(name: str, n: int, **options: Any) -> Topology:
     """The topology of that name; only `random` has options.
 
+    `FILE.py:function` is one of your own, made by function(n). A .csv or .txt file is a list of
+    edges, `sender,receiver` in each line.
+
     >>> parse("ring", 7)
     ring(7)
     """
+    if own_code.is_named(name):
+        made = own_code.load("topology", name)
+        return as_topology(made(n) if callable(made) else made, n)
+    if name.endswith((".csv", ".txt")):
+        return from_edges(n, _edge_list(Path(name)))
     if name not in MAKERS:
-        raise ValueError(unknown("topology", name, MAKERS))
+        raise ValueError(
+            f"{unknown('topology', name, MAKERS)}, FILE.py:function, or a .csv or .txt of edges"
+        )
     return MAKERS[name](n, **options)
+
+
+def is_file(name: str) -> bool:
+    """Whether a name is that of a file, with edges or of one's own."""
+    return name.endswith((".csv", ".txt")) or own_code.is_named(name)
+
+
+def spelled(name: str) -> str:
+    """The one way to write what `parse` reads: files from the root, the rest as it is."""
+    if name.endswith((".csv", ".txt")):
+        return str(Path(name).expanduser().absolute())
+    return own_code.spelled(name)
+
+
+def _edge_list(file: Path) -> list[tuple[int, int]]:
+    """The edges of a file; a heading, blank lines and what follows # are passed over."""
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"topology {file}: cannot be read: {error}") from None
+    edges = []
+    for number, line in enumerate(lines, 1):
+        words = line.partition("#")[0].replace(",", " ").split()
+        if not words or (number == 1 and not words[0].isdigit()):
+            continue
+        if len(words) != 2 or not all(word.isdigit() for word in words):
+            raise ValueError(
+                f"topology {file}, line {number}: {line.strip()!r} is no edge: write "
+                "sender,receiver, two numbers from 0 on"
+            )
+        edges.append((int(words[0]), int(words[1])))
+    return edges
 
 
 def as_topology(given: str | Topology, n: int) -> Topology:
@@ -319,31 +347,18 @@ class Circulant(Topology):
             horizon=max(1, *(self._steps_to_all(self.hops, start) for start in starts)),
         )
 
-    def last_heard(self, t: int) -> Tensor:
-        answered = {(-h) % self.n: step for h, step in self._arrivals(t).items()}
-        hops = self.hops[(t - 1) % self.cycle]
-        if answered.keys().isdisjoint(hops):
-            return torch.full((self.n * len(hops),), NEVER)
-        heard = torch.tensor([answered.get(h, NEVER) for h in hops])
-        order = self._targets(t).sort(dim=1).indices
-        return heard[order].flatten()
-
-    def buffers(self, t: int) -> Tensor:
-        arrivals = self._arrivals(t)
-        hops = torch.tensor(list(arrivals), dtype=torch.int64)
-        steps = torch.tensor(list(arrivals.values()), dtype=torch.int64)
-        heard, order = ((torch.arange(self.n)[:, None] - hops) % self.n).sort(dim=1)
-        holders = torch.arange(self.n).repeat_interleave(len(arrivals))
-        return torch.stack([holders, heard.flatten(), steps[order].flatten()])
+    def answered(self, t: int) -> Tensor:
+        there = self._union(0, self.cycle)
+        answered = [(-h) % self.n in there for h in self._hops(t)]
+        if len({*answered[1:]}) <= 1:  # the first hop stays at home
+            return torch.full((self.n * len(answered),), answered[-1])
+        return torch.tensor(answered)[self._targets(t).sort(dim=1).indices].flatten()
 
     def _targets(self, t: int) -> Tensor:
-        hops = torch.tensor(self.hops[(_step(t) - 1) % self.cycle])
-        return (torch.arange(self.n)[:, None] + hops) % self.n
+        return (torch.arange(self.n)[:, None] + torch.tensor(self._hops(t))) % self.n
 
-    def _arrivals(self, t: int) -> dict[int, int]:
-        """Hop -> the last step within the buffers' lifetime at which it was used."""
-        window = range(max(1, t - self.period), t)
-        return {h: s for s in window for h in self.hops[(s - 1) % self.cycle] if h != 0}
+    def _hops(self, t: int) -> tuple[int, ...]:
+        return self.hops[(_step(t) - 1) % self.cycle]
 
     @property
     def unheard(self) -> float:
@@ -413,18 +428,16 @@ class Cyclic(Topology):
             horizon=max(1, *(_steps_to_all(self.n, self.graphs, start) for start in starts)),
         )
 
-    def last_heard(self, t: int) -> Tensor:
-        return _last_heard(self, t)
-
-    def buffers(self, t: int) -> Tensor:
-        return _buffers(self, t)
+    def answered(self, t: int) -> Tensor:
+        senders, receivers = self.edges(t)
+        found: Tensor = torch.isin(receivers * self.n + senders, self._ever)
+        return found
 
     @cached_property
-    def unheard(self) -> float:
-        senders, receivers = torch.cat([e[:, e[0] != e[1]] for e in self.graphs], dim=1)
-        there = torch.unique(senders * self.n + receivers)
-        unheard = ~torch.isin(receivers * self.n + senders, there)
-        return float(unheard.double().mean()) if len(unheard) else 0.0
+    def _ever(self) -> Tensor:
+        """Every channel of the cycle, as one number each."""
+        channels = self._union(0, self.cycle)
+        return channels[0] * self.n + channels[1]
 
     def _union(self, start: int, length: int) -> Tensor:
         parts = [self.graphs[(start + s) % self.cycle] for s in range(min(length, self.cycle))]
@@ -492,15 +505,12 @@ class Random(Topology):
             return Certificate(1, 2, 2)
         return Certificate(self.open_every, 1, self.open_every)
 
-    def last_heard(self, t: int) -> Tensor:
-        return _last_heard(self, t)
-
-    def buffers(self, t: int) -> Tensor:
-        return _buffers(self, t)
+    def answered(self, t: int) -> Tensor:
+        return torch.ones(self.edges(t).shape[1], dtype=torch.bool)
 
     @cached_property
     def _drawn(self) -> Callable[[int], Tensor]:
-        """The graph of a step; the last few are kept, since buffers look back over a period."""
+        """The graph of a step; the last few are kept: several ask for the same."""
 
         open_at, draws = (1, 1) if self.per_receiver else (0, self.n)
 
@@ -510,7 +520,7 @@ class Random(Topology):
             chance = uniforms(self.seed, "graph", t, shape=(draws, self.n))
             return _sorted_edges(chance < self._probabilities)
 
-        return lru_cache(maxsize=self.open_every + 1)(draw)
+        return lru_cache(maxsize=4)(draw)
 
     @cached_property
     def _probabilities(self) -> np.ndarray:
@@ -535,7 +545,7 @@ def _step(t: int) -> int:
     return int(t)
 
 
-def _hops(n: int, hop: int) -> tuple[int, ...]:
+def _hop(n: int, hop: int) -> tuple[int, ...]:
     return (0,) if hop % n == 0 else (0, hop % n)
 
 
@@ -548,14 +558,25 @@ def _edges_of(graph: Any, position: int) -> tuple[int, Tensor]:
             raise ValueError(f"graph {position}: its nodes must be 0..n-1, not {nodes}")
         pairs = np.array([(i, j) for i, j, *_ in graph.edges()], dtype=np.int64).reshape(-1, 2)
         both = [pairs] if graph.is_directed() else [pairs, pairs[:, ::-1]]
-        loops = np.stack([np.arange(n)] * 2, axis=1)
-        return n, torch.from_numpy(np.unique(np.concatenate([*both, loops]), axis=0).T.copy())
+        return n, _with_loops(n, np.concatenate(both))
     array = np.asarray(graph)
     if array.ndim != 2 or array.shape[0] != array.shape[1] or array.size == 0:
         raise ValueError(f"graph {position}: an adjacency is a square array, not {array.shape}")
     if not np.isin(array, (0, 1)).all():
         raise ValueError(f"graph {position}: an adjacency holds 0 and 1 only")
     return len(array), _sorted_edges(array != 0)
+
+
+def _with_loops(n: int, pairs: np.ndarray) -> Tensor:
+    """(E, 2) senders and receivers -> (2, E) sorted, each once, with every self-loop."""
+    loops = np.stack([np.arange(n)] * 2, axis=1)
+    return torch.from_numpy(np.unique(np.concatenate([pairs, loops]), axis=0).T.copy())
+
+
+def _node(n: int, node: Any) -> int:
+    if isinstance(node, bool) or not isinstance(node, int | np.integer) or not 0 <= node < n:
+        raise ValueError(f"node {node!r}: the nodes of an edge are integers from 0 to {n - 1}")
+    return int(node)
 
 
 def _sorted_edges(adjacency: np.ndarray) -> Tensor:
@@ -600,26 +621,3 @@ def _steps_to_all(n: int, graphs: Sequence[Tensor], start: int) -> int:
         reached = np.bitwise_or.reduceat(reached[senders[order]], first, axis=0)
         steps += 1
     return steps
-
-
-def _last_heard(topology: Topology, t: int) -> Tensor:
-    senders, receivers = topology.edges(t)
-    wanted = receivers * topology.n + senders  # the message that came the other way
-    heard = torch.full_like(wanted, NEVER)
-    for s in range(max(1, t - topology.period), t):
-        channels = topology.edges(s)
-        used = channels[0] * topology.n + channels[1]
-        heard[torch.isin(wanted, used)] = s
-    heard[senders == receivers] = NEVER
-    return heard
-
-
-def _buffers(topology: Topology, t: int) -> Tensor:
-    last: dict[int, int] = {}
-    for s in range(max(1, t - topology.period), t):
-        senders, receivers = topology.edges(s)
-        apart = senders != receivers
-        keys = receivers[apart] * topology.n + senders[apart]
-        last.update(dict.fromkeys(keys.tolist(), s))
-    pairs = torch.tensor(sorted(last.items()), dtype=torch.int64).reshape(-1, 2)
-    return torch.stack([pairs[:, 0] // topology.n, pairs[:, 0] % topology.n, pairs[:, 1]])

@@ -4,8 +4,8 @@
 `W[j, i] > 0` exactly where i sends to j, and that no positive entry lies below some delta > 0.
 
 A node decides alone, from its out-degree and from its buffers (how far away the neighbours were
-when it last heard them). The built-in weightings state what a node gives to *one* neighbour; the
-rest stays at home. A weighting of your own is any function
+when it last heard them). A weighting is one rule that turns such a view into what is given along
+every edge that leads away; the rest stays at home. A weighting of your own is any function
 
     weights(adjacency, squared_distances) -> W
 
@@ -14,147 +14,144 @@ of the (n, n) bool adjacency and the (n, n) float64 squared distances, with
 """
 
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.util import module_from_spec, spec_from_file_location
+from functools import cached_property
 from inspect import signature
 from math import isfinite
 from numbers import Real
-from pathlib import Path
 from typing import Literal, final
 
 import torch
 from torch import Tensor
 
+from pushsum import own_code
 from pushsum.names import unknown
 from pushsum.topology import Topology
 
-#: What a weighting must know of the buffers: nothing, those of the nodes it sends to, or all.
+#: What a rule must know of the buffers: nothing, those of the nodes it sends to, or all.
 Sight = Literal["nothing", "neighbours", "buffers"]
 
 Matrix = Callable[[Tensor, Tensor], Tensor]
 
+MOST_DENSE = 2048  #: nodes for which a function of (n, n) matrices is asked
 _GRAIN = 2.0**53  # weights are multiples of 2^-53, so that sums of them are exact in float64
 
 
-class Weighting(ABC):
-    """A rule that turns a graph and squared distances into a weight matrix."""
+@final
+@dataclass(frozen=True, eq=False)
+class View:
+    """What the senders know when they divide what they give.
 
-    name: str
-    sight: Sight
-    corrected: bool  #: whether distances are those of y = x / a, not of x as in Algorithm 1
+    Edges i -> j are sorted, and hold every self-loop. Buffers are those that count, sorted: holder
+    i, the node l whose value it holds, and how far that is from what i itself sent. An engine that
+    plays one node knows the buffers of that node alone.
+    """
 
-    @abstractmethod
-    def matrix(self, adjacency: Tensor, squared_distances: Tensor) -> Tensor:
-        """The (n, n) float64 weight matrix; `W[j, i]` is what node i gives to node j."""
+    n: int
+    senders: Tensor  #: (E,)
+    receivers: Tensor  #: (E,)
+    holders: Tensor  #: (L,)
+    others: Tensor  #: (L,)
+    distances: Tensor  #: (L,) float64, squared
 
-    @abstractmethod
-    def floor(self, max_degree: int) -> float:
-        """delta of Definition 1: no positive weight is smaller, if out-degrees are at most this."""
+    @classmethod
+    def of_edges(cls, n: int, senders: Tensor, receivers: Tensor) -> "View":
+        """The view of nodes that have heard nobody."""
+        nobody = torch.empty(0, dtype=torch.int64)
+        return cls(n, senders, receivers, nobody, nobody, nobody.double())
 
-    def looks(self, graphs: Topology) -> Sight:
-        """What it must know on these graphs."""
-        return self.sight
+    @cached_property
+    def degree(self) -> Tensor:
+        """(E,) float64 out-degree K_i of the sender, self-loop counted."""
+        return torch.bincount(self.senders, minlength=self.n).double()[self.senders]
 
-    def depth(self, graphs: Topology) -> int:
-        """How many steps back it looks, on these graphs."""
-        sight = self.looks(graphs)
-        if sight == "nothing":
-            return 0
-        return graphs.lookback if sight == "neighbours" else graphs.period
+    @cached_property
+    def away(self) -> Tensor:
+        """(E,) bool, whether the edge leads to another node."""
+        return self.senders != self.receivers
 
-    def __repr__(self) -> str:
-        return self.name
+    @cached_property
+    def heard(self) -> Tensor:
+        """(E,) bool, whether i holds a value of j."""
+        return self._place >= 0
+
+    @cached_property
+    def d2(self) -> Tensor:
+        """(E,) float64 squared distance of i from j, as i last heard it; 0 if it did not."""
+        if len(self.holders) == 0:
+            return torch.zeros(len(self.senders), dtype=torch.float64)
+        return torch.where(self.heard, self.distances[self._place], 0.0)
+
+    @cached_property
+    def scale(self) -> Tensor:
+        """(E,) float64 mean of the positive squared distances in i's buffers; 0 if none."""
+        total = torch.zeros(self.n, dtype=torch.float64).index_add_(0, self.holders, self.distances)
+        positive = torch.bincount(self.holders[self.distances > 0], minlength=self.n)
+        return (total / positive.clamp(min=1))[self.senders]
+
+    @cached_property
+    def _place(self) -> Tensor:
+        """(E,) where among the buffers the receiver's stands; -1 if nowhere."""
+        if len(self.holders) == 0:
+            return torch.full_like(self.senders, -1)
+        keys, wanted = self.holders * self.n + self.others, self.senders * self.n + self.receivers
+        place = torch.searchsorted(keys, wanted).clamp(max=len(keys) - 1)
+        return torch.where(keys[place] == wanted, place, -1)
 
 
 @final
 @dataclass(frozen=True, repr=False)
-class Shares(Weighting):
-    """A weighting that says what a node gives to one neighbour; the rest stays at home.
+class Weighting:
+    """A rule that turns what senders know into a weight matrix.
 
     Attributes:
-        share: (K_i, d_ij^2, scale_i) -> w_ji, elementwise over edges i -> j, i != j: out-degree,
-            squared distance, and the mean of node i's positive squared distances (0 if none).
+        name: as tables show it.
+        rule: what is given along each edge of a `View` that leads away; (E,) float64.
         smallest: K_max -> the smallest share that can occur.
-        corrected: whether distances are those of corrected parameters.
-        proportional: whether shares only say how (K_i - 1) / K_i is shared out, which is what
-            uniform weights give away.
-        unheard_at_mean: whether a neighbour that node i has not heard counts as being at scale_i;
-            in Algorithm 1 its distance is 0.
+        sight: what the rule must know of the buffers.
+        corrected: whether distances are those of y = x / a, not of x as in Algorithm 1.
+        indifferent: K up to which the rule gives the same whatever it sees.
+        sees_unheard: whether a receiver that was not heard counts as being at distance 0.
     """
 
     name: str
-    sight: Sight
-    share: Callable[[Tensor, Tensor, Tensor], Tensor]
+    rule: Callable[[View], Tensor]
     smallest: Callable[[int], float]
+    sight: Sight = "nothing"
     corrected: bool = False
-    proportional: bool = False
-    unheard_at_mean: bool = False
+    indifferent: int = 1
+    sees_unheard: bool = True
 
     def matrix(self, adjacency: Tensor, squared_distances: Tensor) -> Tensor:
+        """The (n, n) float64 weight matrix; `W[j, i]` is what node i gives to node j."""
         adjacency, d2 = _checked(adjacency, squared_distances)
         senders, receivers = adjacency.nonzero().T
-        scale = d2.sum(1) / (d2 > 0).sum(1).clamp(min=1)
-        weights = self.along(
-            senders, receivers, len(adjacency), d2[senders, receivers], scale[senders]
-        )
-        return dense(len(adjacency), senders, receivers, weights)
+        holders, others = torch.ones_like(adjacency).nonzero().T
+        view = View(len(adjacency), senders, receivers, holders, others, d2.flatten())
+        return dense(view.n, view.senders, view.receivers, self.along(view))
 
-    def along(
-        self, senders: Tensor, receivers: Tensor, n: int, d2: Tensor, scale: Tensor
-    ) -> Tensor:
-        """The weights along a list of edges that holds every self-loop; (E,) float64."""
-        degree = torch.bincount(senders, minlength=n).double()[senders]
-        away = senders != receivers
-        shares = self.share(degree, d2, scale)
-        if self.proportional:
-            total = torch.zeros(n, dtype=torch.float64)
-            total.index_add_(0, senders, torch.where(away, shares, 0.0))
-            shares = shares / total[senders] * ((degree - 1) / degree)
-        return keep_the_rest(senders, away, shares, n)
+    def along(self, view: View) -> Tensor:
+        """The weights along the edges of a view; (E,) float64."""
+        weights = keep_the_rest(view, self.rule(view))
+        if not bool((weights > 0).all()):
+            node = int(view.senders[weights <= 0][0])
+            raise ValueError(
+                f"weighting {self.name}: column {node} of W sums to more than 1, and what node "
+                f"{node} keeps is too little to make up for that: keep more in W[{node}, {node}]"
+            )
+        return weights
 
     def floor(self, max_degree: int) -> float:
+        """delta of Definition 1: no positive weight is smaller, if out-degrees are at most this."""
         return self.smallest(max_degree) if max_degree > 1 else 1.0
 
     def looks(self, graphs: Topology) -> Sight:
-        nobody_to_prefer = self.proportional and graphs.degrees[1] <= 2
-        return "nothing" if nobody_to_prefer else self.sight
+        """What it must know on these graphs."""
+        return "nothing" if graphs.degrees[1] <= self.indifferent else self.sight
 
-
-@final
-@dataclass(frozen=True, repr=False)
-class Own(Weighting):
-    """A user's function, checked against Definition 1 at every step."""
-
-    name: str
-    function: Matrix
-    smallest: float
-    sight: Sight = "buffers"
-    corrected: bool = False
-
-    def matrix(self, adjacency: Tensor, squared_distances: Tensor) -> Tensor:
-        adjacency, d2 = _checked(adjacency, squared_distances)
-        W = self.function(adjacency.clone(), d2.clone())
-        try:
-            W = torch.as_tensor(W).double()
-        except (TypeError, ValueError, RuntimeError):
-            raise ValueError(
-                f"weighting {self.name}: returned {type(W).__name__}, expected an (n, n) tensor"
-            ) from None
-        check_definition_1(W, adjacency, self.smallest, self.name)
-        receivers, senders = (adjacency.T).nonzero().T
-        weights = keep_the_rest(senders, senders != receivers, W[receivers, senders], len(W))
-        if not bool((weights > 0).all()):
-            node = int(senders[weights <= 0][0])
-            raise ValueError(
-                f"weighting {self.name}: column {node} of W sums to {W[:, node].sum():.9g}, and "
-                f"what node {node} keeps is too little to make up for that: keep more in W[i, i]"
-            )
-        return dense(len(W), senders, receivers, weights)
-
-    def floor(self, max_degree: int) -> float:
-        return self.smallest
+    def __repr__(self) -> str:
+        return self.name
 
 
 # --------------------------------------------------------------------------- the rules
@@ -166,7 +163,7 @@ def uniform() -> Weighting:
     >>> uniform().matrix(torch.ones(2, 2), torch.zeros(2, 2)).tolist()
     [[0.5, 0.5], [0.5, 0.5]]
     """
-    return Shares("uniform", "nothing", lambda K, d2, scale: 1 / K, lambda K: 1 / K)
+    return Weighting("uniform", lambda view: 1 / view.degree, lambda K: 1 / K)
 
 
 def lazy(c: float) -> Weighting:
@@ -180,7 +177,7 @@ def lazy(c: float) -> Weighting:
     """
     if not (is_number(c) and 0 < c <= 1):
         raise ValueError(f"c = {c!r}: a lazy weighting needs 0 < c <= 1 (1 is uniform)")
-    return Shares(_named("lazy", c=c), "nothing", lambda K, d2, scale: c / K, lambda K: c / K)
+    return Weighting(_named("lazy", c=c), lambda view: c / view.degree, lambda K: c / K)
 
 
 def moreau(k: float, v: float) -> Weighting:
@@ -199,11 +196,11 @@ def moreau(k: float, v: float) -> Weighting:
     """
     _check_positive("k", k)
     _check_v(v)
-    return Shares(
+    return Weighting(
         _named("moreau", k=k, v=v),
-        "neighbours",
-        lambda K, d2, scale: _moreau_share(K, k * d2, v),
+        lambda view: _moreau_share(view.degree, k * view.d2, v),
         lambda K: _moreau_floor(K, v),
+        "neighbours",
     )
 
 
@@ -223,11 +220,11 @@ def scale_free_moreau(c: float = 1.0, v: float = 0.1) -> Weighting:
     _check_positive("c", c)
     _check_v(v)
 
-    def share(K: Tensor, d2: Tensor, scale: Tensor) -> Tensor:
-        return _moreau_share(K, c * _relative(d2, scale), v)
+    def rule(view: View) -> Tensor:
+        return _moreau_share(view.degree, c * _relative(view.d2, view.scale), v)
 
     name = _named("scale-free-moreau", c=c, v=v)
-    return Shares(name, "buffers", share, lambda K: _moreau_floor(K, v))
+    return Weighting(name, rule, lambda K: _moreau_floor(K, v), "buffers")
 
 
 def far_first(c: float = 1.0, v: float = 0.1) -> Weighting:
@@ -250,30 +247,36 @@ def far_first(c: float = 1.0, v: float = 0.1) -> Weighting:
     _check_positive("c", c)
     _check_v(v)
 
-    def share(K: Tensor, d2: Tensor, scale: Tensor) -> Tensor:
-        return v - torch.expm1(-c * _relative(d2, scale))
+    def rule(view: View) -> Tensor:
+        d2 = torch.where(view.heard, view.d2, view.scale)
+        parts = torch.where(view.away, v - torch.expm1(-c * _relative(d2, view.scale)), 0.0)
+        total = torch.zeros(view.n, dtype=torch.float64).index_add_(0, view.senders, parts)
+        return parts / total[view.senders] * ((view.degree - 1) / view.degree)
 
     def smallest(K: int) -> float:  # one receiver at distance 0, the others far away
         return (K - 1) / K * v / (v + (K - 2) * (1 + v))
 
-    return Shares(
+    return Weighting(
         _named("far-first", c=c, v=v),
-        "buffers",
-        share,
+        rule,
         smallest,
+        "buffers",
         corrected=True,
-        proportional=True,
-        unheard_at_mean=True,
+        indifferent=2,  # nobody to prefer
+        sees_unheard=False,
     )
 
 
-def own(function: Matrix, floor: float = 1e-6, corrected: bool = False) -> Weighting:
+def own(
+    function: Matrix, floor: float = 1e-6, corrected: bool = False, sight: Sight = "buffers"
+) -> Weighting:
     """A weighting of your own, `function(adjacency, squared_distances) -> W`.
 
     Its result is checked against Definition 1 at every step, with `floor` as delta. A rounding
     gap below 1e-6 in a column's sum is closed on the diagonal, so that mass is conserved exactly.
-    Distances are those of x, as in Algorithm 1, or, if `corrected`, those of y = x / a. A plain
-    function may be given wherever a weighting is expected; `own` is there for the rest.
+    Distances are those of x, as in Algorithm 1, or, if `corrected`, those of y = x / a. A function
+    that looks at no distances says sight="nothing": none are then computed, and it is given zeros.
+    A plain function may be given wherever a weighting is expected; `own` is there for the rest.
 
     >>> def half_stays(adjacency, squared_distances):
     ...     away = adjacency.T.double().fill_diagonal_(0)
@@ -287,10 +290,29 @@ def own(function: Matrix, floor: float = 1e-6, corrected: bool = False) -> Weigh
     if not (is_number(floor) and 0 < floor <= 1):
         raise ValueError(f"floor = {floor!r}: the smallest weight lies in (0, 1]")
     name = getattr(function, "__name__", type(function).__name__)
-    return Own(name, function, floor, corrected=corrected)
+
+    def rule(view: View) -> Tensor:
+        if view.n > MOST_DENSE:
+            raise ValueError(
+                f"weighting {name}: a function of (n, n) matrices is for up to {MOST_DENSE} nodes, "
+                f"not {view.n}: use one of pushsum.weighting"
+            )
+        adjacency = dense(view.n, view.receivers, view.senders, torch.ones_like(view.away))
+        d2 = dense(view.n, view.others, view.holders, view.distances)
+        W = function(adjacency.clone(), d2)
+        try:
+            W = torch.as_tensor(W).double()
+        except (TypeError, ValueError, RuntimeError):
+            raise ValueError(
+                f"weighting {name}: returned {type(W).__name__}, expected an (n, n) tensor"
+            ) from None
+        check_definition_1(W, adjacency, floor, name)
+        return W[view.receivers, view.senders]
+
+    return Weighting(name, rule, lambda K: floor, sight, corrected, sees_unheard=False)
 
 
-#: The rules by the names that `parse` knows; their dials are their parameters.
+#: The rules by the names that `parse` knows.
 RULES: dict[str, Callable[..., Weighting]] = {
     "uniform": uniform,
     "lazy": lazy,
@@ -301,7 +323,7 @@ RULES: dict[str, Callable[..., Weighting]] = {
 
 
 def parse(text: str) -> Weighting:
-    """The weighting of a line of text, `name`, `name:dial=value,...` or as it is shown.
+    """The weighting of a line of text, `name`, `name:parameter=value,...` or as it is shown.
 
     `FILE.py:function` is one of your own, or `FILE.py:name` what `own` made of it there.
 
@@ -310,48 +332,31 @@ def parse(text: str) -> Weighting:
     >>> parse("lazy(c=0.5)")
     lazy(c=0.5)
     """
-    file, separator, name = spelled(text).rpartition(".py:")
-    if separator:
-        return _from_file(Path(f"{file}.py"), name)
+    if own_code.is_named(text):
+        return as_weighting(own_code.load("weighting", text))
     name, _, rest = spelled(text).partition(":")
     if name not in RULES:
         raise ValueError(f"{unknown('weighting', name, RULES)}, or FILE.py:function for your own")
     known = signature(RULES[name]).parameters
-    dials: dict[str, float] = {}
+    parameters: dict[str, float] = {}
     for part in filter(None, rest.split(",")):
         key, _, value = part.partition("=")
-        if key in dials:
+        if key in parameters:
             raise ValueError(f"weighting '{text}': {key} is given twice")
         if key not in known:
             takes = " and ".join(known) or "nothing"
             raise ValueError(f"weighting '{text}': {name} takes {takes}, not '{key}'")
         try:
-            dials[key] = float(value)
+            parameters[key] = float(value)
         except ValueError:
             raise ValueError(f"weighting '{text}': {key} needs a number, not '{value}'") from None
-    missing = [k for k, p in known.items() if p.default is p.empty and k not in dials]
+    missing = [k for k, p in known.items() if p.default is p.empty and k not in parameters]
     if missing:
         example = ",".join(f"{key}=0.1" for key in known)
         raise ValueError(
             f"weighting '{text}': {name} needs {' and '.join(missing)}, e.g. {name}:{example}"
         )
-    return RULES[name](**dials)
-
-
-def _from_file(file: Path, name: str) -> Weighting:
-    """The function, or the weighting, that a file defines under a name."""
-    spec = spec_from_file_location(file.stem, file)
-    if spec is None or spec.loader is None or not file.is_file():
-        raise ValueError(f"weighting {file}:{name}: there is no such file")
-    module = module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise ValueError(f"weighting {file}:{name}: the file fails: {error!r}") from error
-    found = getattr(module, name, None)
-    if not (isinstance(found, Weighting) or callable(found)):
-        raise ValueError(f"weighting {file}:{name}: the file defines no function of this name")
-    return as_weighting(found)
+    return RULES[name](**parameters)
 
 
 def spelled(text: str) -> str:
@@ -360,15 +365,14 @@ def spelled(text: str) -> str:
     >>> spelled("moreau(k=0.1, v=0.2)")
     'moreau:k=0.1,v=0.2'
     """
-    file, separator, name = text.strip().rpartition(".py:")
-    if separator:
-        return f"{Path(file).expanduser().absolute()}.py:{name}"
+    if own_code.is_named(text):
+        return own_code.spelled(text)
     match = re.fullmatch(r"\s*([\w-]+)\s*(?:\(([^():]*)\)|:([^():]*))?\s*", text)
     if match is None:
         return text
     name, shown, written = match.groups()
-    dials = [part.strip() for part in (shown or written or "").split(",")]
-    return ":".join(filter(None, (name.replace("_", "-"), ",".join(filter(None, dials)))))
+    parameters = [part.strip() for part in (shown or written or "").split(",")]
+    return ":".join(filter(None, (name.replace("_", "-"), ",".join(filter(None, parameters)))))
 
 
 def warnings(weighting: Weighting, graphs: Topology) -> list[str]:
@@ -382,14 +386,14 @@ def warnings(weighting: Weighting, graphs: Topology) -> list[str]:
     far-first(c=1, v=0.1) on ring(4): every node has one receiver at a time, and nobody to prefer:
     these are uniform weights
     """
-    if not isinstance(weighting, Shares) or weighting.sight == "nothing":
+    if weighting.sight == "nothing":
         return []
     if weighting.looks(graphs) == "nothing" and graphs.n > 1:
         return [
             f"{weighting} on {graphs}: every node has one receiver at a time, and nobody to "
             "prefer: these are uniform weights"
         ]
-    if weighting.unheard_at_mean or graphs.unheard <= 0.5:
+    if not weighting.sees_unheard or graphs.unheard <= 0.5:
         return []
     return [
         f"{weighting} on {graphs}: {100 * graphs.unheard:.0f} % of the links are one-way for good. "
@@ -467,16 +471,16 @@ def check_definition_1(W: Tensor, adjacency: Tensor, floor: float, name: str) ->
     )
 
 
-def keep_the_rest(senders: Tensor, away: Tensor, shares: Tensor, n: int) -> Tensor:
+def keep_the_rest(view: View, shares: Tensor) -> Tensor:
     """Give `shares` along the edges that lead away and keep the rest at home.
 
     Shares are rounded up to multiples of 2^-53: their sums are then exact in float64, in any
     order, so each column sums to exactly 1 and push-sum loses no mass to the weights; and none
-    of them falls below its floor.
+    of them falls below its floor, or to 0.
     """
-    given = torch.where(away, (shares * _GRAIN).ceil() / _GRAIN, 0.0)
-    total = torch.zeros(n, dtype=torch.float64).index_add_(0, senders, given)
-    return torch.where(away, given, 1 - total[senders])
+    given = torch.where(view.away, (shares * _GRAIN).ceil() / _GRAIN, 0.0)
+    total = torch.zeros(view.n, dtype=torch.float64).index_add_(0, view.senders, given)
+    return torch.where(view.away, given, 1 - total[view.senders])
 
 
 def dense(n: int, senders: Tensor, receivers: Tensor, weights: Tensor) -> Tensor:
@@ -520,14 +524,14 @@ def is_number(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-def _named(rule: str, **dials: float) -> str:
+def _named(rule: str, **parameters: float) -> str:
     """`moreau(k=0.1, v=0.1)`, with as many digits as it takes: nodes compare names."""
 
     def digits(value: float) -> str:
         short = f"{value:g}"
         return short if float(short) == value else repr(float(value))
 
-    return f"{rule}({', '.join(f'{key}={digits(value)}' for key, value in dials.items())})"
+    return f"{rule}({', '.join(f'{key}={digits(value)}' for key, value in parameters.items())})"
 
 
 def _check_positive(name: str, value: float) -> None:

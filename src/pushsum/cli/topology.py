@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 
 def topology(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="full, divide, exponential, random or ring.")
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="full, divide, exponential, random, ring, FILE.py:function, or a .csv of edges.",
+        ),
     ],
     nodes: Annotated[
         int, typer.Option("--nodes", "-n", help="How many nodes.", parser=integer, metavar="N")

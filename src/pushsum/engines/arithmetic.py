@@ -3,6 +3,10 @@
 Distances are by subtraction: the Gram identity loses every digit in float32 when nodes nearly
 agree. Long rows are taken in blocks of columns, in order, so that a message may be looked at
 block by block while the rest of it is still under way.
+
+Sums of received values are accumulated in float64 and rounded once, with the very weights that a is
+mixed with. In float64 they are in the order of the senders, one rounded product after the other, so
+that the result does not depend on how many threads or processes did it.
 """
 
 import torch
@@ -10,6 +14,11 @@ from torch import Tensor
 
 LONG = 2**15  #: rows from here on are taken in blocks
 BLOCK = 2**18  #: elements of a work array that stay in a core's cache
+
+
+def column_blocks(d: int, width: int) -> list[slice]:
+    """0 .. d in pieces of at most so many columns."""
+    return [slice(first, min(d, first + width)) for first in range(0, d, width)]
 
 
 def ring_bytes(n: int, node: int, size: int) -> int:
@@ -22,10 +31,19 @@ def ring_bytes(n: int, node: int, size: int) -> int:
 
 
 def distances(
-    own: Tensor, other: Tensor, i: Tensor, j: Tensor, scalars: tuple[Tensor, Tensor] | None = None
+    own: Tensor,
+    other: Tensor,
+    i: Tensor,
+    j: Tensor,
+    scalars: tuple[Tensor, Tensor] | None = None,
+    long: bool | None = None,
 ) -> Tensor:
-    """||own[i] - other[j]||^2 for lists of rows; float64. With scalars, of rows divided by them."""
-    by_pair = _long_rows if own.shape[1] >= LONG else _short_rows
+    """||own[i] - other[j]||^2 for lists of rows; float64. With scalars, of rows divided by them.
+
+    `long`: whether these are some columns of long rows; None: as many as they have.
+    """
+    long = own.shape[1] >= LONG if long is None else long
+    by_pair = _long_rows if long else _short_rows
     return by_pair(own, other, i, j, scalars)
 
 
@@ -116,16 +134,3 @@ def _some_at_a_time(
         of_pairs = scalars and (scalars[0][p, None].to(kind), scalars[1][q, None].to(kind))
         d2[some] = _difference(own[p], other[q], of_pairs, kind).square_().sum(1)
     return d2
-
-
-def float32_weights(n: int, senders: Tensor, receivers: Tensor, weights: Tensor) -> Tensor:
-    """Weights that float32 can hold and that sum to exactly 1 by sender: no average drifts."""
-    home = senders == receivers
-    given = torch.where(home, 0.0, float32_grain(weights))
-    kept = 1 - torch.zeros(n, dtype=torch.float64).index_add_(0, senders, given)
-    return torch.where(home, kept[senders], given).float()
-
-
-def float32_grain(weights: Tensor) -> Tensor:
-    """Multiples of 2^-24, whose sums up to 1 float32 holds exactly."""
-    return (weights * 2**24).round() / 2**24

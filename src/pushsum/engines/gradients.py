@@ -90,8 +90,8 @@ class Batch(NamedTuple):
 class Gradients(Protocol):
     """(y (n, d), batch) -> gradients (n, d), losses (n,); the nodes' buffers change in place.
 
-    The gradients are good until the next call, which may write over them. Raises `Abandoned`, with
-    the buffers as they were, once it is told to stop.
+    The gradients belong to the caller. Raises `Abandoned`, with the buffers as they were, once it
+    is told to stop.
     """
 
     def __call__(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]: ...
@@ -217,10 +217,9 @@ class _Loop:
         self, model: nn.Module, loss: Loss, buffers: dict[str, Tensor], stopping: Stopping
     ) -> None:
         self.worker, self.stopping = _Worker(model, loss, buffers), stopping
-        self.gradients = torch.empty(0)
 
     def __call__(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        g = self.gradients = _zeros_like(y, self.gradients)
+        g = torch.zeros_like(y)
         losses = []
         with unchanged_if_abandoned(self.worker.buffers):
             for node, (x, target) in enumerate(zip(batch.inputs, batch.targets, strict=True)):
@@ -240,10 +239,9 @@ class _Threads:
         self.workers = [_Worker(model, loss, buffers) for _ in range(count)]
         self.pool = ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,))
         self.stopping = stopping
-        self.gradients = torch.empty(0)
 
     def __call__(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        g = self.gradients = _zeros_like(y, self.gradients)
+        g = torch.zeros_like(y)
         losses = torch.zeros(len(y), dtype=y.dtype)
 
         def work(first: int) -> bool:
@@ -258,12 +256,6 @@ class _Threads:
             if not all(list(self.pool.map(work, range(len(self.workers))))):  # once all have ended
                 raise Abandoned
         return g, losses
-
-
-def _zeros_like(y: Tensor, before: Tensor) -> Tensor:
-    """The last step's array, emptied: a new one would cost more than what is done to it."""
-    fits = (before.shape, before.dtype, before.device) == (y.shape, y.dtype, y.device)
-    return before.zero_() if fits else torch.zeros_like(y)
 
 
 class _Vmap:

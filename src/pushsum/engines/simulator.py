@@ -1,71 +1,89 @@
 """All nodes in one process: row i of every tensor is node i.
 
-Messages are a product with the weight matrix, and a buffer x_ij is a row of the array that was
-pushed at the step at which i last heard j, so nothing here is n x n x d.
+Messages are a product with the weight matrix, and a buffer x_ij is a row of the array that was sent
+at the step at which i last heard j, so nothing here is n x n x d. Where a method allows it, a step
+goes through the columns block by block, so that what one part of it computes is still in the
+cache when the next one needs it.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from time import perf_counter
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from pushsum import algorithms
-from pushsum.algorithms import Algorithm
-from pushsum.engines.arithmetic import BLOCK, distances, float32_weights
-from pushsum.protocol import Pushed
-from pushsum.topology import NEVER, Topology, as_topology
-from pushsum.weighting import Shares, Weighting, dense
+from pushsum.engines import tree
+from pushsum.engines.arithmetic import BLOCK, LONG, column_blocks, distances
+from pushsum.engines.arrivals import Arrivals
+from pushsum.engines.engine import Known, Moment, Setup, average, check_count
+from pushsum.engines.mixing import FEW_NODES, Graph, mixer
+from pushsum.optimizers import as_maker, torch_rule
+from pushsum.protocol import Algorithm, Got, Gradient, Sent, State, own_gradient
+from pushsum.topology import Topology, as_topology
+from pushsum.weighting import View, dense
 
-FEW_NODES = 256  #: up to here an (n, n) matrix is cheap; above, only lists of edges are kept
 GRAPHS = 16  #: that are kept, of few nodes: a cycle of them comes round again
-SPARSE = 16  #: a matrix product does this many zeros in the time of one gathered row
 
-Gradient = Callable[[Tensor, int], Tensor]
+UserGradient = Callable[[Tensor, int], Tensor]
+
+
+class Snapshot(NamedTuple):
+    """What all nodes sent at a step; the rows that were received are buffers."""
+
+    step: int
+    x: Tensor
+    a: Tensor | None = None  #: (n,), where distances are of x / a
 
 
 @dataclass(frozen=True, eq=False)
 class Iterate:
     """What all nodes hold after step t."""
 
-    t: int
-    state: algorithms.State
-    topology: Topology
+    moment: Moment
+    setup: Setup
+
+    @property
+    def t(self) -> int:
+        """The step."""
+        return self.moment.t
+
+    @property
+    def state(self) -> State:
+        """x, a, and what the method keeps."""
+        return self.moment.state
 
     @property
     def x(self) -> Tensor:
         """(n, d) parameters."""
-        return self.state.network.x
+        return self.state.x
 
     @property
     def a(self) -> Tensor:
         """(n,) normalizing scalars, float64."""
-        return self.state.network.a
+        return self.state.a
 
     @property
     def y(self) -> Tensor:
-        """(n, d) corrected parameters x / a."""
-        return self.state.network.y
+        """(n, d) what the nodes hand out: corrected parameters x / a."""
+        return self.moment.y
 
     @property
     def pushed(self) -> Tensor:
-        """(n, d) what was pushed in step t; minus the x before, the perturbation."""
-        return self.state.network.pushed
+        """(n, d) what was sent of x in step t; minus the x before, the perturbation."""
+        return self.moment.pushed
 
     @property
     def edges(self) -> Tensor:
-        """(2, E) senders and receivers of step t."""
-        return self.topology.edges(self.t)
+        """(2, E) senders and receivers of step t; self-loops alone if it was a local move."""
+        return self.setup.edges(self.t)
 
     @property
     def weights(self) -> Tensor:
         """(E,) what was given along each edge, float64."""
-        return self.state.network.weights
+        return self.moment.weights
 
     @property
     def W(self) -> Tensor:
@@ -77,17 +95,243 @@ class Iterate:
 
     @property
     def average(self) -> Tensor:
-        """(d,) the network's average parameter, the mean of x."""
-        return self.x.mean(0)
+        """(d,) the network's average parameter, the sum of x over the sum of a."""
+        return average(self.x, self.a)
+
+    @property
+    def personal(self) -> Tensor | None:
+        """(n, d) the nodes' personal models, where the method has any."""
+        made = self.setup.algorithm.personal
+        return None if made is None else made(self.state)
+
+
+class Memory(NamedTuple):
+    """What the exchange remembers: who was heard, what was sent then, and how far away that was."""
+
+    arrivals: Arrivals
+    snapshots: tuple[Snapshot, ...]
+    seen: tuple[Tensor, Tensor, Tensor]
+    """of the buffers that count in the next exchange: holders, others, squared distances"""
+
+
+class Network:
+    """The simulator."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        self.topology, self.weighting = setup.topology, setup.algorithm.weighting
+        self.sight = self.weighting.looks(self.topology)
+        self.nodes = torch.arange(self.topology.n)
+        kept = GRAPHS if self.topology.n <= FEW_NODES else 2
+        self._kept_graph = lru_cache(kept)(self._made_graph)
+        self.seconds = {"weighting": 0.0, "mixing": 0.0}
+
+    def _made_graph(self, exchange: int) -> Graph:
+        return Graph(self.topology.n, *self.topology.edges(exchange))
+
+    def graph(self, exchange: int) -> Graph:
+        """The graph of an exchange."""
+        cycle = self.topology.cycle
+        return self._kept_graph(exchange if cycle is None else (exchange - 1) % cycle + 1)
+
+    def begin(self, x0: Tensor) -> Moment:
+        """Before step 1."""
+        return self.setup.begin(x0, self.nodes)
+
+    def advance(self, now: Moment, gradient: Gradient, last: bool = False) -> Moment:
+        """One step; `now` stays as it is."""
+        t, algorithm, rule = now.t + 1, self.setup.algorithm, self.setup.optimizer
+        step, d = self.setup.step(t, self.nodes), now.state.x.shape[1]
+        exchange = _Exchange(self, now, self.setup.exchange_of(t))
+        whole = tree.Assembly(d)
+        g = gradient() if algorithm.asks == "model" else None
+        if g is not None and algorithm.mean_gradient:
+            g = g.mean(0, keepdim=True).expand_as(g)
+        in_blocks = algorithm.elementwise and rule.elementwise and g is not None
+        for some in column_blocks(d, BLOCK if in_blocks else d):
+            state, y, kept = tree.columns((now.state, now.y, now.optimizer), d, some)
+            asked = gradient if g is None else Known(g[:, some])
+            direction, carried = algorithm.direction(state, asked, step)
+            move, kept = rule.move(kept, y, direction, t)
+            sent = algorithm.send(state, carried, move, step)
+            after = algorithm.receive(state, carried, move, exchange.deliver(sent, some), step)
+            pushed = state.x if sent.compared is None else sent.compared
+            whole.add(some, (after, algorithm.model(after), kept, pushed))
+        after, y, kept, pushed = whole.whole
+        memory, weights = exchange.finish(pushed)
+        self.seconds["weighting"] += exchange.weighting
+        self.seconds["mixing"] += exchange.mixing
+        return Moment(t, after, y, kept, memory, pushed, weights)
+
+    # ----------------------------------------------------------------- on disk
+
+    def saved(self, memory: Memory | None) -> tuple[dict[str, Tensor], Any]:
+        """A memory as named tensors and JSON."""
+        return tree.saved(None if memory is None else tuple(memory))
+
+    def restored(self, tensors: Mapping[str, Tensor], notes: Any) -> Memory | None:
+        """The memory that was saved."""
+        found = tree.restored((), tensors, notes)
+        if found is None:
+            return None
+        (n, steps), snapshots, seen = found
+        arrivals = Arrivals(n, tuple((step, pairs) for step, pairs in steps))
+        return Memory(arrivals, tuple(Snapshot(*s) for s in snapshots), tuple(seen))
+
+
+#: By the step at which they were heard: holders, heard nodes, squared distances so far.
+Pairs = dict[int, tuple[Tensor, Tensor, Tensor]]
+
+
+class _Exchange:
+    """One exchange under way: columns are delivered, distances add up, and what it leaves."""
+
+    def __init__(self, network: Network, now: Moment, number: int) -> None:
+        self.network, self.number, self.now = network, number, now
+        self.a = now.state.a
+        self.weighting = self.mixing = 0.0
+        self.wire = network.setup.wire
+        self.long = now.state.x.shape[1] >= LONG
+        self.weights = torch.empty(0, dtype=torch.float64)
+        self._push: Callable[[Tensor], Tensor] | None = None
+        self._pull: Callable[[Tensor], Tensor] | None = None
+        self._pairs: Pairs | None = None
+        if number == 0:  # a local move: W = I
+            return
+        start = perf_counter()
+        self.graph = network.graph(number)
+        self.memory: Memory | None = now.memory
+        self.weighting += perf_counter() - start
+
+    # ----------------------------------------------------------------- lines 3 and 7
+
+    def deliver(self, sent: Sent, some: slice) -> Got:
+        """What the nodes hold of these columns."""
+        if self.number == 0:
+            return Got(self.a, *sent)
+        if sent.push and self._push is None:
+            self._weigh()
+        start = perf_counter()
+        push = tuple(self._pushed(value) for value in sent.push)
+        pull = tuple(self._pulled(value) for value in sent.pull)
+        mean = tuple(value.mean(0, keepdim=True).expand_as(value) for value in sent.mean)
+        mixed = perf_counter()
+        if self.network.sight != "nothing" and sent.compared is not None:
+            self._look(self._wired(sent.compared), some)
+        self.mixing += mixed - start
+        self.weighting += perf_counter() - mixed
+        return Got(self.a, push, pull, mean)
+
+    def _weigh(self) -> None:
+        """Line 3: weights from the buffers as the exchange before left them; and line 7 for a."""
+        start = perf_counter()
+        graph, memory = self.graph, self.memory
+        if memory is None:
+            view = View.of_edges(graph.n, graph.senders, graph.receivers)
+        else:
+            view = View(graph.n, graph.senders, graph.receivers, *memory.seen)
+        self.weights = self.network.weighting.along(view)
+        self._push = mixer(graph, self.weights, self.wire)
+        self.a = mixer(graph, self.weights)(self.now.state.a[:, None])[:, 0]
+        self.weighting += perf_counter() - start
+
+    def _pushed(self, value: Tensor) -> Tensor:
+        assert self._push is not None
+        return self._push(value)
+
+    def _pulled(self, value: Tensor) -> Tensor:
+        if self._pull is None:
+            shares = 1 / self.graph.in_degree.double()
+            self._pull = mixer(self.graph, shares[self.graph.receivers])
+        return self._pull(self._wired(value).to(value.dtype))
+
+    def _wired(self, value: Tensor) -> Tensor:
+        return value if self.wire is None else value.to(self.wire)
+
+    # ----------------------------------------------------------------- lines 5 and 6
+
+    def _look(self, sent: Tensor, some: slice) -> None:
+        """How far these columns of what was sent are from the buffers that count next."""
+        pairs = self._next_pairs()
+        corrected = self.network.weighting.corrected
+        for step, (holders, heard, d2) in pairs.items():
+            then = Snapshot(step, sent, self.now.state.a)
+            if step != self.number:
+                then = next(s for s in self._snapshots if s.step == step)
+                then = then._replace(x=then.x[:, some])
+            theirs = then.x
+            scalars = (self.now.state.a, then.a) if corrected and then.a is not None else None
+            d2.add_(distances(sent, theirs, holders, heard, scalars, self.long))
+
+    def _next_pairs(self) -> "Pairs":
+        """Whose distances the next exchange asks for."""
+        if self._pairs is not None:
+            return self._pairs
+        network, graph = self.network, self.graph
+        before = Arrivals(graph.n) if self.memory is None else self.memory.arrivals
+        self._snapshots = () if self.memory is None else self.memory.snapshots
+        senders, receivers = graph.senders, graph.receivers
+        if network.sight == "neighbours":  # what is never asked for need not be remembered
+            answered = network.topology.answered(self.number)
+            senders, receivers = senders[answered], receivers[answered]
+        self.arrivals = before.after(self.number, senders, receivers, network.topology.period)
+        if network.sight == "neighbours":
+            following = network.graph(self.number + 1)
+            holders, heard = following.senders, following.receivers
+        else:
+            holders, heard = self.arrivals.pairs()
+        last = self.arrivals.last(holders, heard)
+        self._pairs = {
+            step: (holders[last == step], heard[last == step], _zeros(int((last == step).sum())))
+            for step, _ in self.arrivals.steps
+            if bool((last == step).any())
+        }
+        return self._pairs
+
+    def finish(self, pushed: Tensor) -> tuple[Memory | None, Tensor]:
+        """What the exchange leaves for the next one, and its weights."""
+        if self.number == 0:
+            return self.now.memory, torch.ones(self.network.topology.n, dtype=torch.float64)
+        if self.network.sight == "nothing":
+            return None, self.weights
+        start = perf_counter()
+        pairs = self._next_pairs()
+        scalars = self.now.state.a if self.network.weighting.corrected else None
+        latest = Snapshot(self.number, self._wired(pushed), scalars)
+        lasting = self.arrivals.lasting(self.number, self.network.topology.period)
+        needed = {step for step, _ in lasting.steps}
+        snapshots = tuple(s for s in (latest, *self._snapshots) if s.step in needed)
+        memory = Memory(lasting, snapshots, self._sorted(pairs))
+        self.weighting += perf_counter() - start
+        return memory, self.weights
+
+    def _sorted(self, pairs: "Pairs") -> tuple[Tensor, Tensor, Tensor]:
+        if not pairs:
+            return _zeros(0).long(), _zeros(0).long(), _zeros(0)
+        holders, heard, d2 = (torch.cat(parts) for parts in zip(*pairs.values(), strict=True))
+        order = (holders * self.graph.n + heard).argsort()
+        return holders[order], heard[order], d2[order]
+
+
+def _zeros(count: int) -> Tensor:
+    return torch.zeros(count, dtype=torch.float64)
+
+
+# --------------------------------------------------------------------------- the loop
 
 
 def iterate(
     algorithm: Algorithm,
     topology: str | Topology,
-    gradient: Gradient,
+    gradient: UserGradient,
     x0: Tensor,
     steps: int,
     after: Iterate | None = None,
+    *,
+    optimizer: Any = None,
+    every: int = 1,
+    full_gradient: Callable[[Tensor], Tensor] | None = None,
+    seed: int = 0,
 ) -> Iterator[Iterate]:
     """Run an algorithm on a graph sequence, one `Iterate` per step.
 
@@ -99,6 +343,13 @@ def iterate(
         x0: (n, d), one start per node; its dtype is kept (a is float64 whatever x is).
         steps: how many steps to run.
         after: go on after this record of an earlier run, instead of starting from x0.
+        optimizer: a class of torch.optim with its arguments, which takes the place of the
+            algorithm's own local optimizer, e.g. functools.partial(torch.optim.AdamW, lr=0.01).
+            Each `Iterate` has a copy of its state.
+        every: local moves per exchange. In a step without an exchange W is the identity; graphs
+            count exchanges.
+        full_gradient: (y) -> (n, d), of all samples: for variance-reduced methods.
+        seed: of what the algorithm draws at random.
 
     >>> import pushsum as ps
     >>> targets = torch.tensor([[0.0], [1.0], [5.0]])
@@ -108,283 +359,77 @@ def iterate(
     >>> round(last.average.item(), 3)
     2.0
     """
-    if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 0:
-        raise ValueError(f"steps = {steps!r}: the number of steps is an integer >= 0")
+    check_count("steps", steps, 0, "the number of steps")
     if not isinstance(algorithm, Algorithm):
         raise ValueError(
             f"algorithm = {algorithm!r}: give one of pushsum.algorithms, such as sgp(lr=0.1)"
         )
-    network = Network(as_topology(topology, len(x0)))
+    rule = None if optimizer is None else torch_rule(as_maker(optimizer))
+    graphs = as_topology(topology, len(x0))
+    network = Network(Setup(algorithm, graphs, rule, every, seed=seed))
+    if algorithm.asks == "full" and full_gradient is None:
+        raise ValueError(f"{algorithm.name} needs full_gradient, a function of y")
     if after is None:
-        done, state = 0, algorithm.init(_checked_start(x0, network.topology.n))
+        now = network.begin(_checked_start(x0, graphs.n))
     else:
-        done, state = after.t, after.state
-        if len(after.x) != network.topology.n:
-            raise ValueError(
-                f"after is a record of {len(after.x)} nodes, but {network.topology} has "
-                f"{network.topology.n}"
-            )
-    return _steps(algorithm, network, gradient, state, range(done + 1, done + steps + 1))
+        _refuse_other_run(after.setup, network.setup)
+        now = after.moment
+    return _steps(network, gradient, full_gradient, now, steps)
 
 
 def _steps(
-    algorithm: Algorithm,
-    network: "Network",
-    gradient: Gradient,
-    state: algorithms.State,
-    steps: range,
+    network: Network,
+    gradient: UserGradient,
+    full: Callable[[Tensor], Tensor] | None,
+    now: Moment,
+    steps: int,
 ) -> Iterator[Iterate]:
-    for t in steps:
-        g = _checked_gradient(gradient(state.network.y, t), state.network.x, t)
-        state = algorithm.step(state, g, t, network)
-        yield Iterate(t, state, network.topology)
+    algorithm = network.setup.algorithm
+    keeps = algorithm.direction is not own_gradient
+    for _ in range(steps):
+        point = algorithm.gradient_point(now.state, now.y)
+        now = network.advance(now, _Asked(gradient, full, point, now.t + 1, keeps))
+        yield Iterate(now, network.setup)
 
 
-class Snapshot(NamedTuple):
-    """What all nodes pushed at a step; the rows that were received are buffers."""
+@dataclass(frozen=True)
+class _Asked:
+    """A user's functions as the gradient of one step."""
 
-    step: int
-    x: Tensor
-    a: Tensor | None = None  #: (n,), where distances are of x / a
+    function: UserGradient
+    of_all: Callable[[Tensor], Tensor] | None
+    point: Tensor
+    t: int
+    keeps: bool  #: whether the method keeps gradients, which the function might write over
 
+    def __call__(self, point: Tensor | None = None) -> Tensor:
+        place = self.point if point is None else point
+        g = _checked_gradient(self.function(place, self.t), place, self.t)
+        return g.clone() if self.keeps else g
 
-@dataclass(frozen=True, eq=False)
-class Graph:
-    """The (E,) senders and receivers of a step, sorted, and each receiver's edges among them."""
-
-    n: int
-    senders: Tensor
-    receivers: Tensor
-
-    @cached_property
-    def by_receiver(self) -> Tensor:
-        """(E,) the edges, receiver after receiver; for each of them in the order of the senders."""
-        return self.receivers.argsort(stable=True)
-
-    @cached_property
-    def first(self) -> Tensor:
-        """(n,) where in `by_receiver` those of a receiver begin."""
-        return torch.searchsorted(self.receivers[self.by_receiver], torch.arange(self.n))
-
-    @cached_property
-    def turns(self) -> list[Tensor]:
-        """The first edge of every receiver, the second of every one that has two, ..."""
-        order = self.by_receiver
-        turn = torch.arange(len(order)) - self.first[self.receivers[order]]
-        return [order[turn == k] for k in range(int(turn.max()) + 1)]
-
-
-class Network:
-    """The exchange of the simulator.
-
-    Args:
-        topology: who sends to whom.
-        start: the step after which the sequence of graphs begins.
-        wire: the dtype that vectors travel in; None: their own. A sender keeps what rounding took
-            from the receivers, so that the network's sum stays what it was.
-    """
-
-    def __init__(self, topology: Topology, start: int = 0, wire: torch.dtype | None = None) -> None:
-        self.topology = topology
-        self.start = start
-        self.wire = wire
-        self.period = topology.period  # raises here if the graphs do not connect the nodes
-        kept = GRAPHS if topology.n <= FEW_NODES else 1
-        self._graph = lru_cache(kept)(lambda t: Graph(topology.n, *topology.edges(t)))
-        self.seconds = {"weighting": 0.0, "mixing": 0.0}  # what the exchanges have cost so far
-
-    def push(self, t: int, weighting: Weighting, values: Sequence[Tensor], memory: Any) -> Pushed:
-        """Lines 3-7 of Algorithm 1; see `pushsum.protocol.Exchange`."""
-        snapshots: tuple[Snapshot, ...] = memory or ()
-        t -= self.start
-        cycle = self.topology.cycle
-        graph = self._graph(t if cycle is None else (t - 1) % cycle + 1)
-        start = perf_counter()
-        weights = self._weights(t, graph, weighting, snapshots)
-        weighted = perf_counter()
-        mix = mixer(graph, weights)
-        sent = [v if self.wire is None or v.ndim == 1 else v.to(self.wire) for v in values]
-        held = tuple(_delivered(mix, v, out) for v, out in zip(values, sent, strict=True))
-        self.seconds["weighting"] += weighted - start
-        self.seconds["mixing"] += perf_counter() - weighted
-        scalars = values[1] if weighting.corrected else None
-        snapshots = (Snapshot(t, sent[0], scalars), *snapshots)[: weighting.depth(self.topology)]
-        return Pushed(held, snapshots, weights)
-
-    def average(self, value: Tensor) -> Tensor:
-        """The mean over all nodes, at every node."""
-        return value.mean(0, keepdim=True).expand_as(value)
-
-    def saved(self, memory: Any) -> tuple[dict[str, Tensor], Any]:
-        """A memory as named tensors and JSON."""
-        snapshots: tuple[Snapshot, ...] = memory or ()
-        tensors = {str(position): snapshot.x for position, snapshot in enumerate(snapshots)}
-        for position, snapshot in enumerate(snapshots):
-            if snapshot.a is not None:
-                tensors[f"{position}.a"] = snapshot.a
-        return tensors, [snapshot.step for snapshot in snapshots]
-
-    def restored(self, tensors: Mapping[str, Tensor], notes: Any) -> Any:
-        """The memory that was saved."""
-        return (
-            tuple(
-                Snapshot(step, tensors[str(position)], tensors.get(f"{position}.a"))
-                for position, step in enumerate(notes)
-            )
-            or None
-        )
-
-    def _weights(
-        self, t: int, graph: Graph, weighting: Weighting, snapshots: tuple[Snapshot, ...]
-    ) -> Tensor:
-        """Line 3: weights of step t from the buffers as step t-1 left them."""
-        n, senders, receivers = graph.n, graph.senders, graph.receivers
-        nothing = torch.zeros(len(senders), dtype=torch.float64)
-        if isinstance(weighting, Shares):
-            sight = weighting.looks(self.topology)
-            if sight == "nothing":
-                return weighting.along(senders, receivers, n, nothing, nothing)
-            if sight == "neighbours":
-                heard = self.topology.last_heard(t)
-                d2 = squared_distances(senders, receivers, heard, snapshots)
-                return weighting.along(senders, receivers, n, d2, nothing)
-        elif n > 8 * FEW_NODES:
-            raise ValueError(
-                f"weighting {weighting}: a function of (n, n) matrices is for up to "
-                f"{8 * FEW_NODES} nodes, not {n}: use one of pushsum.weighting"
-            )
-        holder, heard_node, step = self.topology.buffers(t)
-        live = squared_distances(holder, heard_node, step, snapshots)
-        if isinstance(weighting, Shares):
-            total = torch.zeros(n, dtype=torch.float64).index_add_(0, holder, live)
-            positive = torch.bincount(holder[live > 0], minlength=n).clamp(min=1)
-            scale = (total / positive)[senders]
-            missing = scale if weighting.unheard_at_mean else nothing
-            d2 = _look_up(holder * n + heard_node, live, senders * n + receivers, missing)
-            return weighting.along(senders, receivers, n, d2, scale)
-        d2 = torch.zeros(n, n, dtype=torch.float64)
-        d2[holder, heard_node] = live
-        return weighting.matrix(self.topology.adjacency(t), d2)[receivers, senders]
-
-
-# --------------------------------------------------------------------------- mixing
-
-
-def mixer(graph: Graph, weights: Tensor) -> Callable[[Tensor], Tensor]:
-    """Line 7: value -> what every node holds once the weighted values have arrived.
-
-    In float64 and for many nodes, each node adds up what it received in the order of the senders,
-    one rounded product after the other, so that the result does not depend on how many threads
-    or processes did it. Below that precision sums are in float32, and a few nodes are one product
-    with a matrix, or with its non-zero entries where they are few.
-    """
-    n = graph.n
-    if n > FEW_NODES:
-        exact = quick = _segment_sums
-    else:
-        exact = _sums_by_turn
-        quick = _sparse_product if SPARSE * len(weights) <= n**2 else _dense_product
-
-    def mix(value: Tensor) -> Tensor:
-        rows = value.reshape(n, -1)
-        if value.dtype == torch.float64:
-            return exact(rows, graph, weights).reshape(value.shape)
-        given = float32_weights(n, graph.senders, graph.receivers, weights)
-        mixed = quick(rows.float(), graph, given)
-        return mixed.to(value.dtype).reshape(value.shape)
-
-    return mix
-
-
-def _delivered(mix: Callable[[Tensor], Tensor], value: Tensor, sent: Tensor) -> Tensor:
-    """What every node holds when `sent` was pushed for `value`: the difference stays at home."""
-    if sent.dtype == value.dtype:
-        return mix(sent)
-    rounded = sent.to(value.dtype)
-    return mix(rounded) + (value - rounded)
-
-
-def _dense_product(rows: Tensor, graph: Graph, weights: Tensor) -> Tensor:
-    W = dense(graph.n, graph.senders, graph.receivers, weights)
-    return torch.mm(W.to(rows.device), rows)
-
-
-def _sparse_product(rows: Tensor, graph: Graph, weights: Tensor) -> Tensor:
-    """A bag of weighted rows for every receiver, which has at least its own."""
-    return F.embedding_bag(
-        graph.senders[graph.by_receiver].to(rows.device),
-        rows,
-        graph.first.to(rows.device),
-        mode="sum",
-        per_sample_weights=weights[graph.by_receiver].to(rows.device),
-    )
-
-
-def _sums_by_turn(rows: Tensor, graph: Graph, weights: Tensor) -> Tensor:
-    """Sums by receiver, in the order of the senders: the k-th message of every node at a time."""
-    device = rows.device
-    w = weights.to(rows)[:, None]
-    messages = [
-        (graph.senders[k].to(device), graph.receivers[k].to(device), w[k.to(device)])
-        for k in graph.turns
-    ]
-    held = torch.zeros_like(rows)
-    width = max(1, 4 * BLOCK // graph.n)
-    for start in range(0, rows.shape[1], width):
-        part = slice(start, start + width)
-        for sent_by, received_by, weight in messages:
-            given = rows[:, part].index_select(0, sent_by).mul_(weight)
-            if len(received_by) == graph.n:
-                held[:, part] += given
-            else:
-                held[received_by, part] += given
-    return held
-
-
-def _segment_sums(rows: Tensor, graph: Graph, weights: Tensor) -> Tensor:
-    """Sums by receiver, in the order of the senders: some messages at a time."""
-    held = torch.zeros_like(rows)
-    senders, receivers = graph.senders.to(rows.device), graph.receivers.to(rows.device)
-    w = weights.to(rows)[:, None]
-    width = max(1, 4 * BLOCK // min(len(senders), BLOCK))
-    for column in range(0, rows.shape[1], width):
-        part = slice(column, column + width)
-        for first in range(0, len(senders), BLOCK):
-            some = slice(first, first + BLOCK)
-            given = rows[:, part].index_select(0, senders[some]).mul_(w[some])
-            held[:, part].index_add_(0, receivers[some], given)
-    return held
-
-
-def squared_distances(
-    holders: Tensor, heard: Tensor, steps: Tensor, snapshots: Sequence[Snapshot]
-) -> Tensor:
-    """||x_ii^(buff) - x_ij^(buff)||^2 for a list of buffers (i, j, step j was heard); float64.
-
-    The own entry is what node i pushed in the last step. Where snapshots have scalars, of x / a.
-    """
-    d2 = torch.zeros(len(holders), dtype=torch.float64)
-    others = (steps != NEVER) & (holders != heard)
-    if not others.any():
-        return d2
-    last = snapshots[0]
-    for step, x, a in snapshots:
-        (of_step,) = ((steps == step) & others).nonzero(as_tuple=True)
-        if len(of_step) > 0:
-            scalars = None if last.a is None or a is None else (last.a, a)
-            d2[of_step] = distances(last.x, x, holders[of_step], heard[of_step], scalars)
-    return d2
-
-
-def _look_up(keys: Tensor, values: Tensor, wanted: Tensor, missing: Tensor) -> Tensor:
-    """values[position of wanted in the sorted keys], or what stands for it where it is missing."""
-    if len(keys) == 0:
-        return missing
-    position = torch.searchsorted(keys, wanted).clamp(max=len(keys) - 1)
-    return torch.where(keys[position] == wanted, values[position], missing)
+    def full(self, point: Tensor) -> Tensor:
+        assert self.of_all is not None
+        return _checked_gradient(self.of_all(point), point, self.t).clone()
 
 
 # --------------------------------------------------------------------------- at the door
+
+
+def _refuse_other_run(before: Setup, now: Setup) -> None:
+    """A record goes on only as what it is a record of."""
+    same: dict[str, Callable[[Setup], object]] = {
+        "algorithm": lambda setup: setup.algorithm.name,
+        "weighting": lambda setup: setup.algorithm.weighting.name,
+        "optimizer": lambda setup: setup.optimizer.name,
+        "topology": lambda setup: setup.topology.name,
+        "every": lambda setup: setup.every,
+    }
+    for name, of in same.items():
+        if of(before) != of(now):
+            raise ValueError(
+                f"after is a record of a run with {name} {of(before)}, not {of(now)}: go on with "
+                "the same, or start from after.y"
+            )
 
 
 def _checked_start(x0: Tensor, n: int) -> Tensor:

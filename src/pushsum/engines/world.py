@@ -1,6 +1,6 @@
 """Where the nodes of a run live: all in this process, or one per process.
 
-A run asks six things of its world: which nodes are here, an exchange between all of them, one
+A run asks six things of its world: which nodes are here, an engine between all of them, one
 place where something is done once, what all processes hold, agreement, and when to stop.
 """
 
@@ -9,12 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import Any, Protocol, TypeVar
 
-import torch
 from torch import Tensor
 
+from pushsum.engines.engine import Engine, Setup
 from pushsum.engines.simulator import Network
-from pushsum.protocol import Exchange
-from pushsum.topology import Topology
 
 Answer = TypeVar("Answer")
 
@@ -30,23 +28,6 @@ class Stopped(Exception):
     """SIGINT or SIGTERM arrived; everything is saved."""
 
 
-class Kept(Exchange, Protocol):
-    """An exchange that counts what it costs, and whose memory can be stored."""
-
-    @property
-    def seconds(self) -> dict[str, float]:
-        """By phase, so far."""
-        ...
-
-    def saved(self, memory: Any) -> tuple[dict[str, Tensor], Any]:
-        """A memory as named tensors and JSON."""
-        ...
-
-    def restored(self, tensors: Mapping[str, Tensor], notes: Any) -> Any:
-        """The memory that was saved."""
-        ...
-
-
 class World(Protocol):
     """Where the nodes of a run live; a context manager, within which it listens for signals."""
 
@@ -57,8 +38,8 @@ class World(Protocol):
 
     def __exit__(self, *problem: Any) -> None: ...
 
-    def exchange(self, topology: Topology, start: int, wire: torch.dtype | None) -> Kept:
-        """The exchange of a sequence of graphs that begins after step `start`."""
+    def engine(self, setup: Setup) -> Engine:
+        """What carries a run from step to step."""
         ...
 
     def once(self, action: Callable[[], Answer]) -> Answer:
@@ -114,8 +95,8 @@ class OneProcess:
             raise KeyboardInterrupt
         self.stopping = True
 
-    def exchange(self, topology: Topology, start: int, wire: torch.dtype | None) -> Kept:
-        return Network(topology, start, wire)
+    def engine(self, setup: Setup) -> Engine:
+        return Network(setup)
 
     def once(self, action: Callable[[], Answer]) -> Answer:
         return action()

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
-from pushsum.names import ADAPTIVE, ALGORITHMS
+from pushsum.algorithms import ADAPTIVE, NAMES
 from pushsum.report import paper
 from pushsum.report.runs import HOW, Run, Skipped
 
@@ -474,7 +474,7 @@ def _kind(run: Run) -> str:
 
 def _order(family: tuple[str, str]) -> tuple[Any, ...]:
     algorithm, kind = family
-    return _place(algorithm, ALGORITHMS), algorithm, _place(kind, _WEIGHTINGS), kind
+    return _place(algorithm, NAMES), algorithm, _place(kind, _WEIGHTINGS), kind
 
 
 def _topology_order(label: str) -> tuple[int, str]:

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from pushsum.names import ADAPTIVE, NETWORKS, flat, one_line
+from pushsum.algorithms import ADAPTIVE
+from pushsum.names import NETWORKS, flat, one_line
 
 CONFIG, META, RECORDS = "config.yaml", "meta.json", "records.jsonl"
 LARGEST = 1e300  #: beyond it, a number counts as none: means and squares of it would overflow

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from pushsum import checkpoint, files
 from pushsum.config import Config
+from pushsum.engines.engine import Engine
 from pushsum.engines.gradients import (
     Gradients,
     Strategy,
@@ -21,11 +22,11 @@ from pushsum.engines.gradients import (
     unchanged_if_abandoned,
 )
 from pushsum.engines.memory import return_if_large
-from pushsum.engines.world import Abandoned, Kept, OneProcess, Stopped, World
+from pushsum.engines.world import Abandoned, OneProcess, Stopped, World
 from pushsum.experiment import Experiment, environment
 from pushsum.training import saving
-from pushsum.training.progressing import Progressing
 from pushsum.training.records import Diverged, last_record, record
+from pushsum.training.state import RunState
 
 Progress = Callable[[int, dict[str, Any] | None], None]  #: (step, record or None)
 
@@ -101,7 +102,7 @@ def _claimed(directory: Path, resume: bool | None, held: ExitStack) -> bool:
     return resume
 
 
-def _begun(experiment: Experiment, world: World) -> Progressing:
+def _begun(experiment: Experiment, world: World) -> RunState:
     """Before step 1."""
     config = experiment.config
     if config.gradients == "auto":
@@ -110,12 +111,11 @@ def _begun(experiment: Experiment, world: World) -> Progressing:
         except Abandoned:
             raise Stopped("stopped before step 1; nothing is saved, so start again") from None
         config = config.model_copy(update={"gradients": strategy})
-    phases = ["gradients", "evaluation", "total", *saving.exchange(world, experiment, 0).seconds]
-    x0 = experiment.start()[list(world.nodes)]
-    return Progressing(
+    engine = world.engine(experiment.setup(0))
+    phases = ["gradients", "evaluation", "total", *engine.seconds]
+    return RunState(
         config,
-        0,
-        experiment.algorithm.init(x0),
+        engine.begin(experiment.start()[list(world.nodes)]),
         experiment.start_buffers(len(world.nodes)),
         0,
         dict.fromkeys(phases, 0.0),
@@ -174,15 +174,15 @@ def _go_on(
     world: World,
     directory: Path,
     meta: dict[str, Any],
-    now: Progressing,
+    now: RunState,
     progress: Progress,
 ) -> dict[str, Any]:
-    c, algorithm = now.config, experiment.algorithm
+    c = now.config
     assert c.gradients != "auto"
     compute = gradients(
         c.gradients, experiment.model, F.cross_entropy, now.buffers, lambda: world.stopping
     )
-    exchange = saving.exchange(world, experiment, now.step)
+    engine = world.engine(experiment.setup(now.step))
     interval = max(1, round(c.evaluation.every * experiment.steps_per_epoch))
     saving_interval = c.checkpoint * experiment.steps_per_epoch
     last_saved = -1 if now.step == 0 else now.step
@@ -215,12 +215,12 @@ def _go_on(
         if ends:
             break
         try:
-            _one_step(experiment, world, now, t + 1, compute, exchange)
+            _one_step(experiment, world, now, t + 1, compute, engine)
         except Abandoned:
             continue  # nothing has changed: save, and stop
         if experiment.began(now.step) == now.step:
-            now.state = algorithm.init(now.state.network.y)
-            exchange = saving.exchange(world, experiment, now.step)
+            engine = world.engine(experiment.setup(now.step))
+            now.moment = engine.begin(now.moment.y)
         progress(now.step, None)
     meta["finished"] = True
     world.once(lambda: _write_meta(directory, meta))
@@ -230,36 +230,64 @@ def _go_on(
 def _one_step(
     experiment: Experiment,
     world: World,
-    now: Progressing,
+    now: RunState,
     t: int,
     compute: Gradients,
-    exchange: Kept,
+    engine: Engine,
 ) -> None:
     start = perf_counter()
-    batch = experiment.batch(t, world.nodes)
+    asked = _Asked(experiment, world, now, t, compute)
+    before = dict(engine.seconds)
     with unchanged_if_abandoned(now.buffers):
-        g, losses = compute(now.state.network.y, batch)
-        if not world.may_begin(t):  # a pass may take longer than a signal leaves
-            raise Abandoned
-    _refuse_infinite(experiment, world, g, losses, t)
-    computed = perf_counter()
-    before = dict(exchange.seconds)
-    now.state = experiment.algorithm.step(now.state, g, t, exchange)
-    spent = {name: value - before[name] for name, value in exchange.seconds.items()}
-    now.step = t
-    now.losses.append(float(losses.mean()))
-    pushed = experiment.bytes_from(world.nodes, t)
-    now.bytes += pushed
+        now.moment = engine.advance(now.moment, asked, last=True)
+    spent = {name: value - before[name] for name, value in engine.seconds.items()}
+    assert asked.losses is not None, "a method takes a gradient in every step"
+    now.losses.append(float(asked.losses.mean()))
+    sent = experiment.costs.bytes_from(world.nodes, t)
+    now.bytes += sent
     for name, seconds in spent.items():
         now.seconds[name] += seconds
-    now.seconds["gradients"] += computed - start
+    now.seconds["gradients"] += asked.seconds
     now.seconds["total"] += perf_counter() - start
     here = len(world.nodes)
-    _model_time(experiment, now, (computed - start) / here, spent["weighting"] / here, pushed)
+    _model_time(experiment, now, asked.seconds / here, spent["weighting"] / here, sent)
+
+
+class _Asked:
+    """The gradients of a step, on the nodes' batches; buffers are updated the first time only."""
+
+    def __init__(
+        self, experiment: Experiment, world: World, now: RunState, t: int, compute: Gradients
+    ) -> None:
+        self.experiment, self.world, self.t, self.compute = experiment, world, t, compute
+        moment = now.moment
+        self.point = experiment.algorithm.gradient_point(moment.state, moment.y)
+        self.buffers, self.seconds = now.buffers, 0.0
+        self.losses: Tensor | None = None
+
+    def __call__(self, point: Tensor | None = None) -> Tensor:
+        start = perf_counter()
+        batch = self.experiment.batch(self.t, self.world.nodes)
+        if self.losses is None:
+            g, self.losses = self.compute(self.point if point is None else point, batch)
+        else:
+            kept = {name: value.clone() for name, value in self.buffers.items()}
+            g, _ = self.compute(self.point if point is None else point, batch)
+            for name, value in kept.items():
+                self.buffers[name].copy_(value)
+        if not self.world.may_begin(self.t):  # a pass may take longer than a signal leaves
+            raise Abandoned
+        _refuse_infinite(self.experiment, self.world, g, self.losses, self.t)
+        self.seconds += perf_counter() - start
+        return g
+
+    def full(self, point: Tensor) -> Tensor:
+        name = self.experiment.algorithm.name
+        raise ValueError(f"algorithm.name = {name}: it needs gradients of all samples; use iterate")
 
 
 def _model_time(
-    experiment: Experiment, now: Progressing, compute: float, weighting: float, pushed: int
+    experiment: Experiment, now: RunState, compute: float, weighting: float, pushed: int
 ) -> None:
     """What the step would take with one machine like this per node and the configured links.
 
@@ -267,7 +295,8 @@ def _model_time(
     the transfer is exposed, or with `link.overlap=false` all of it.
     """
     link = experiment.config.link
-    wire = 8 * experiment.channel_bytes / (1e9 * link.gigabits) + link.latency
+    carried = experiment.costs.channel_bytes(experiment.n)
+    wire = 8 * carried / (1e9 * link.gigabits) + link.latency
     transfer = wire if pushed else 0.0
     hidden = min(weighting, transfer) if link.overlap else 0.0
     parts = {
@@ -281,9 +310,9 @@ def _model_time(
         now.modelled[name] += seconds
 
 
-def _refuse_bad_state(world: World, now: Progressing) -> None:
+def _refuse_bad_state(world: World, now: RunState) -> None:
     """A step may leave the finite numbers although its gradient was finite."""
-    x = now.state.network.x
+    x = now.moment.state.x
     if bool(x.sum(1).isfinite().all()) or bool(x.isfinite().all()):
         return
     node = world.nodes[int((~x.isfinite().all(1)).nonzero()[0])]

@@ -3,27 +3,43 @@
 import torch
 
 from pushsum import topology
+from pushsum.engines.arrivals import Arrivals
+from pushsum.engines.engine import Known, Setup
 from pushsum.engines.simulator import Network
+from pushsum.engines.tree import leaves
 from pushsum.experiment import Experiment
-from pushsum.optimizers import Optimizing
-from pushsum.training.saving import flattened
+from pushsum.protocol import what_is_sent
 
 
 def arrays(experiment: Experiment) -> int:
     """How many (n, d) arrays there are at once, at the end of a step, when there are most.
 
-    Before it: x, y and what was pushed, as many steps back as weights look (the last step's at
-    least). In it: the gradients, and the new pushed, x and y; S-ADDOPT moves after the exchange
-    and has one more. And what the rule keeps (momentum, trackers, an optimizer's state), twice
-    unless it changes in place.
+    Before it: x, y, what was sent, and the snapshots that buffers need. In it: the gradients, and
+    the new x, y and what was sent. What the method and the optimizer keep is there twice.
     """
-    algorithm = experiment.algorithm
     d = experiment.layout.d
+    network = Network(Setup(experiment.algorithm, topology.full(1), experiment.rule))
     row = torch.zeros(1, d)
-    _, local = algorithm.step(algorithm.init(row), row, 1, Network(topology.full(1)))
-    kept = sum(t.numel() for t in flattened(local)[0].values()) / d
-    kept = kept + 2 if isinstance(local, Optimizing) else 2 * kept  # it works on copies of y and g
-    if algorithm.collective:  # nothing is pushed
-        return round(2 + 4 + kept)
-    depth = algorithm.weighting.depth(experiment.graphs)
-    return round(2 + max(1, depth) + 3 + algorithm.vectors + kept)
+    now = network.advance(network.begin(row), Known(row))
+    kept = sum(t.numel() for t in leaves((now.state.kept, now.optimizer))) / d
+    copies = 2 if experiment.rule is not None else 0  # a torch optimizer works on copies of y and g
+    sent = any(what_is_sent(experiment.algorithm)[:2])
+    return round(2 + sent + snapshots(experiment) + 1 + 2 + sent + 2 * kept + copies)
+
+
+def snapshots(experiment: Experiment) -> int:
+    """How many arrays besides the last one buffers look back on."""
+    graphs = experiment.graphs
+    sight = experiment.algorithm.weighting.looks(graphs)
+    if sight == "nothing":
+        return 0
+    arrivals, most = Arrivals(graphs.n), 0
+    for t in range(1, graphs.period + 2 * (graphs.cycle or graphs.period) + 1):
+        senders, receivers = graphs.edges(t)
+        if sight == "neighbours":
+            answered = graphs.answered(t)
+            senders, receivers = senders[answered], receivers[answered]
+        arrivals = arrivals.after(t, senders, receivers, graphs.period)
+        lasting = arrivals.lasting(t, graphs.period)
+        most = max(most, sum(step < t for step, _ in lasting.steps))
+    return most

@@ -11,12 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pushsum import algorithms, protocol
 from pushsum.engines.arithmetic import BLOCK
-from pushsum.engines.simulator import Iterate
 from pushsum.engines.world import Abandoned, World
 from pushsum.experiment import Experiment
-from pushsum.training.progressing import Progressing
+from pushsum.training.state import RunState
+from pushsum.weighting import dense
 
 SMALL = 16  #: up to so many nodes, records carry the whole weight matrix
 
@@ -25,18 +24,14 @@ class Diverged(ValueError):
     """A loss, a gradient or a parameter is not finite."""
 
 
-def record(
-    experiment: Experiment, world: World, directory: Path, now: Progressing
-) -> dict[str, Any]:
+def record(experiment: Experiment, world: World, directory: Path, now: RunState) -> dict[str, Any]:
     """Test, and append a line to the records; every process tests its own nodes.
 
     Raises `Abandoned`, in all processes, if one of them was told to stop meanwhile.
     """
     start = perf_counter()
     try:
-        own = experiment.test_nodes(
-            now.state.network.y, now.buffers, now.step, lambda: world.stopping
-        )
+        own = experiment.test_nodes(now.moment.y, now.buffers, now.step, lambda: world.stopping)
         given_up = 0
     except Abandoned:
         own, given_up = [], 1
@@ -61,15 +56,16 @@ def record(
     return line
 
 
-def _shown(now: Progressing, own: list[dict[str, float]]) -> dict[str, Tensor]:
+def _shown(now: RunState, own: list[dict[str, float]]) -> dict[str, Tensor]:
     """What the process that writes must know of the others, as tensors."""
-    network = now.state.network
+    moment = now.moment
     scalars = [now.bytes, *now.seconds.values(), *now.modelled.values()]
     results = [[node["accuracy"], node["loss"]] for node in own]
     return {
-        "x": network.x,
-        "a": network.a,
-        "weights": network.weights,
+        "x": moment.state.x,
+        "a": moment.state.a,
+        "y": moment.y,
+        "weights": moment.weights,
         "losses": torch.tensor(now.losses, dtype=torch.float64),
         "scalars": torch.tensor(scalars, dtype=torch.float64),
         "own": torch.tensor(results, dtype=torch.float64),
@@ -80,13 +76,13 @@ def _shown(now: Progressing, own: list[dict[str, float]]) -> dict[str, Tensor]:
 class _Whole:
     """All nodes, put together from what the processes showed."""
 
-    def __init__(self, parts: list[dict[str, Tensor]], now: Progressing) -> None:
+    def __init__(self, parts: list[dict[str, Tensor]], now: RunState) -> None:
         def joined(name: str) -> Tensor:
             return parts[0][name] if len(parts) == 1 else torch.cat([p[name] for p in parts])
 
-        self.x, self.a, self.weights, self.own = map(joined, ("x", "a", "weights", "own"))
+        self.x, self.a, self.y = map(joined, ("x", "a", "y"))
+        self.weights, self.own = map(joined, ("weights", "own"))
         alone = len(parts) == 1
-        self.y = now.state.network.y if alone else protocol.corrected(self.x, self.a)
         self.buffers = {name: joined(f"buffers.{name}") for name in now.buffers}
         losses = torch.stack([p["losses"] for p in parts])
         each = losses[0] if alone else losses.to(self.x.dtype).mean(0)
@@ -102,15 +98,17 @@ def _line(
     experiment: Experiment, world: World, whole: _Whole, step: int, start: float
 ) -> dict[str, Any]:
     x, y, weights = whole.x, whole.y, whole.weights
-    test = experiment.test_average(x, y, whole.buffers, step, lambda: world.stopping)
+    test = experiment.test_average(x, whole.a, y, whole.buffers, step, lambda: world.stopping)
     if not math.isfinite(test["loss"]):
         raise Diverged(
             f"the average model diverged at step {step}: its test loss is not finite; try a "
             "smaller algorithm.lr (the last checkpoint is kept)"
         )
-    local = step - experiment.began(step)
-    state = algorithms.State(protocol.State(x, whole.a, y, None, x, weights), None)
     small = experiment.n <= SMALL and len(weights) > 0
+    W = None
+    if small:
+        senders, receivers = experiment.setup(step - 1).edges(step)
+        W = dense(experiment.n, senders, receivers, weights).tolist()
     whole.seconds["evaluation"] += perf_counter() - start
     line = {
         "step": step,
@@ -120,20 +118,20 @@ def _line(
         "train_loss": float(np.mean(whole.losses)) if whole.losses else None,
         "test": test,
         "nodes": _spread(whole.own) if len(whole.own) else None,
-        "consensus": _consensus(x, y),
+        "consensus": _consensus(x, whole.a, y),
         "a": {"min": float(whole.a.min()), "max": float(whole.a.max())},
         "smallest_weight": float(weights.min()) if len(weights) else None,
         "seconds": whole.seconds,
         "modelled": whole.modelled,
         "overlap": _overlap(whole.seconds),
-        "weights": Iterate(local, state, experiment.graphs).W.tolist() if small else None,
+        "weights": W,
     }
     finite: dict[str, Any] = _finite(line)
     return finite
 
 
-def _consensus(x: Tensor, y: Tensor) -> dict[str, float]:
-    """max_i ||y_i - mean of x||_1, and the mean over i of ||y_i - mean of y||^2; in float64.
+def _consensus(x: Tensor, a: Tensor, y: Tensor) -> dict[str, float]:
+    """max_i ||y_i - average||_1, and the mean over i of ||y_i - mean of y||^2; in float64.
 
     Some columns at a time, so that no array of the size of x is made.
     """
@@ -141,7 +139,7 @@ def _consensus(x: Tensor, y: Tensor) -> dict[str, float]:
     l1, square = torch.zeros(2, len(x), dtype=torch.float64, device=x.device)
     for first in range(0, x.shape[1], width):
         some = y[:, first : first + width].double()
-        average = x[:, first : first + width].double().mean(0)
+        average = x[:, first : first + width].double().sum(0) / a.sum()
         l1 += (some - average).abs().sum(1)
         square += (some - some.mean(0)).square().sum(1)
     return {"theorem": float(l1.max()), "mean_square": float(square.mean())}

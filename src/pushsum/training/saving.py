@@ -8,12 +8,15 @@ from typing import Any
 
 from torch import Tensor
 
-from pushsum import algorithms, checkpoint, files, protocol
+from pushsum import checkpoint, files
 from pushsum.config import LENGTH, Config
-from pushsum.engines.world import Kept, World
+from pushsum.engines import tree
+from pushsum.engines.engine import Moment
+from pushsum.engines.world import World
 from pushsum.experiment import Experiment
 from pushsum.names import flat
-from pushsum.training.progressing import Progressing
+from pushsum.protocol import State
+from pushsum.training.state import RunState
 
 
 def place(directory: Path, engine: str, node: int) -> Path:
@@ -35,16 +38,20 @@ def newest(directory: Path, engine: str, n: int) -> int | None:
     return max(set(held[0]).intersection(*held), default=None)
 
 
-def save(directory: Path, world: World, experiment: Experiment, now: Progressing) -> None:
+def save(directory: Path, world: World, experiment: Experiment, now: RunState) -> None:
     """Write a generation."""
-    network, local = now.state
-    memory, steps = exchange(world, experiment, now.step).saved(network.memory)
-    kept, notes = flattened(local)
-    tensors = {"x": network.x, "a": network.a, "weights": network.weights}
-    tensors |= _under("memory", memory) | _under("buffers", now.buffers) | _under("local", kept)
+    moment = now.moment
+    trees = {
+        "memory": world.engine(experiment.setup(now.step)).saved(moment.memory),
+        "kept": tree.saved(moment.state.kept),
+        "optimizer": tree.saved(moment.optimizer),
+    }
+    tensors = {"x": moment.state.x, "a": moment.state.a, "weights": moment.weights}
+    tensors |= _under("buffers", now.buffers)
+    for name, (found, _) in trees.items():
+        tensors |= _under(name, found)
     about = {
-        "memory": steps,
-        "local": notes,
+        **{name: notes for name, (_, notes) in trees.items()},
         "bytes": now.bytes,
         "seconds": now.seconds,
         "modelled": now.modelled,
@@ -60,7 +67,7 @@ def save(directory: Path, world: World, experiment: Experiment, now: Progressing
 
 def reopen(
     directory: Path, world: World, experiment: Experiment, from_step: int | None
-) -> Progressing:
+) -> RunState:
     """The run as its newest checkpoint, or that of a step, has it; later records are dropped.
 
     What has a record is read from the records: a record may be newer than the checkpoint.
@@ -74,7 +81,7 @@ def reopen(
     except KeyError as error:
         raise ValueError(
             f"{mine}: the checkpoint of step {step} lacks {error}: it is of another version of "
-            "pushsum; go on with that one"
+            "pushsum, 0.1 perhaps (meta.json names it); go on with that one"
         ) from None
     world.listed([step])  # all nodes have what they need
     checkpoint.drop_after(mine, step)
@@ -91,20 +98,29 @@ def _restored_run(
     step: int,
     tensors: dict[str, Tensor],
     notes: dict[str, Any],
-) -> Progressing:
+) -> RunState:
     config = _continued(experiment, step, notes["config"])
     tensors = {name: value.to(experiment.device) for name, value in tensors.items()}
-    x, a = tensors["x"], tensors["a"]
-    channel = exchange(world, experiment, step)
-    memory = channel.restored(_section(tensors, "memory."), notes["memory"])
-    y = protocol.corrected(x, a)
-    network = protocol.State(x, a, y, memory, x, tensors["weights"].cpu())
-    pattern = experiment.algorithm.init(x).local
-    local = _restored(pattern, _section(tensors, "local."), notes["local"])
-    return Progressing(
-        config,
+    x, a, engine = tensors["x"], tensors["a"], world.engine(experiment.setup(step))
+    pattern = engine.begin(x)
+
+    def restored(name: str, like: Any) -> Any:
+        return tree.restored(like, _section(tensors, f"{name}."), notes[name])
+
+    state = State(x, a, restored("kept", pattern.state.kept))
+    memory = engine.restored(_section(tensors, "memory."), notes["memory"])
+    moment = Moment(
         step,
-        algorithms.State(network, local),
+        state,
+        experiment.algorithm.model(state),
+        restored("optimizer", pattern.optimizer),
+        memory,
+        x,
+        tensors["weights"].cpu(),
+    )
+    return RunState(
+        config,
+        moment,
         _section(tensors, "buffers."),
         notes["bytes"],
         notes["seconds"],
@@ -163,41 +179,9 @@ def drop_records_after(path: Path, step: int) -> int | None:
     return last
 
 
-def exchange(world: World, experiment: Experiment, step: int) -> Kept:
-    """The exchange that step t goes on with."""
-    return world.exchange(experiment.graphs, experiment.began(step), experiment.wire)
-
-
 def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {f"{prefix}.{name}": value for name, value in tensors.items()}
 
 
 def _section(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-
-
-def flattened(local: Any, name: str = "kept") -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """An algorithm's own state as named tensors and JSON."""
-    if hasattr(local, "saved"):
-        tensors, notes = local.saved()
-        return {f"{name}.{key}": value for key, value in tensors.items()}, {name: notes}
-    if isinstance(local, Tensor):
-        return {name: local}, {}
-    found: dict[str, Tensor] = {}
-    for position, part in enumerate(local or ()):
-        found |= flattened(part, f"{name}.{position}")[0]
-    return found, {}
-
-
-def _restored(
-    pattern: Any, tensors: dict[str, Tensor], notes: dict[str, Any], name: str = "kept"
-) -> Any:
-    """The inverse of `flattened`, in the shape of `pattern`."""
-    if hasattr(pattern, "saved"):
-        return pattern.restored(_section(tensors, f"{name}."), notes[name])
-    if isinstance(pattern, Tensor):
-        return tensors[name]
-    if pattern is None:
-        return None
-    parts = [_restored(p, tensors, notes, f"{name}.{k}") for k, p in enumerate(pattern)]
-    return type(pattern)(*parts)

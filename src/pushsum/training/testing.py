@@ -64,6 +64,7 @@ class Nodes(NamedTuple):
     """What all nodes hold."""
 
     x: Tensor
+    a: Tensor
     y: Tensor
     buffers: dict[str, Tensor]
 
@@ -79,8 +80,8 @@ def _restored(directory: Path) -> tuple[Experiment, int, Nodes]:
     built = Experiment(settings)
     tensors = {name: value.to(built.device) for name, value in tensors.items()}
     buffers = {k.removeprefix("buffers."): v for k, v in tensors.items() if k.startswith("buffers")}
-    y = protocol.corrected(tensors["x"], tensors["a"])
-    return built, step, Nodes(tensors["x"], y, buffers)
+    x, a = tensors["x"], tensors["a"]
+    return built, step, Nodes(x, a, protocol.corrected(x, a), buffers)
 
 
 def _all_nodes(directory: Path, engine: str, n: int) -> tuple[int, dict[str, Tensor]]:

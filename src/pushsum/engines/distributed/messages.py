@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 import torch.distributed as dist
 from torch import Tensor
 
+from pushsum.engines.arithmetic import ring_bytes
 from pushsum.engines.distributed.peers import Peers
 
+SUM = -1  #: in the place of a peer
 THERE = 1e-4  #: seconds in which a wait ends whose message is there; no back end tells
 
 
@@ -56,6 +58,20 @@ class Mail:
         for message, work in zip(sends, works[len(receives) :], strict=True):
             self._sent.setdefault(message.tag, []).append((message.peer, work))
             self.bytes += message.tensor.numel() * message.tensor.element_size()
+
+    def post_sum(self, tag: int, tensor: Tensor) -> None:
+        """Begin to add up a tensor over all nodes, in place."""
+        n = self.peers.n
+        try:
+            work = dist.all_reduce(tensor, group=self.peers.group, async_op=True)
+        except RuntimeError as error:
+            raise self.peers.lost((self.peers.rank + 1) % n, self.t, error) from None
+        self._awaited[SUM, tag] = work
+        self.bytes += ring_bytes(n, self.peers.rank, tensor.numel() * tensor.element_size())
+
+    def wait_for_sum(self, tag: int) -> None:
+        """Until the sum is there."""
+        self._wait((self.peers.rank + 1) % self.peers.n, self._awaited.pop((SUM, tag)))
 
     @property
     def complete(self) -> bool:

@@ -15,8 +15,8 @@ from torch import Tensor
 from pushsum.engines.distributed.exchange import Exchange
 from pushsum.engines.distributed.messages import Mail, Message
 from pushsum.engines.distributed.peers import BEAT, PeerLost, Peers
-from pushsum.engines.world import STOPPED, Abandoned, Kept, Stopped
-from pushsum.topology import Topology
+from pushsum.engines.engine import Engine, Setup
+from pushsum.engines.world import STOPPED, Abandoned, Stopped
 
 Answer = TypeVar("Answer")
 
@@ -88,8 +88,8 @@ class Processes:
         self._watcher.join(timeout=BEAT)  # it may be waiting for the store
         self.peers.leave(self._begun)
 
-    def exchange(self, topology: Topology, start: int, wire: torch.dtype | None) -> Kept:
-        return Exchange(self.peers, topology, wire, start)
+    def engine(self, setup: Setup) -> Engine:
+        return Exchange(self.peers, setup)
 
     # ----------------------------------------------------------------- one for all
 

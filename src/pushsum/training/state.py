@@ -4,20 +4,24 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from pushsum import algorithms
 from pushsum.config import Config
+from pushsum.engines.engine import Moment
 
 
 @dataclass
-class Progressing:
+class RunState:
     """What this process has of a run; all that a checkpoint holds."""
 
     config: Config  #: with the strategy that was chosen
-    step: int
-    state: algorithms.State
+    moment: Moment
     buffers: dict[str, Tensor]
     bytes: int
     seconds: dict[str, float]
     modelled: dict[str, float]
     losses: list[float]  #: of the steps since the last record
     recorded: int = -1  #: the last step that has a record
+
+    @property
+    def step(self) -> int:
+        """How many steps were taken."""
+        return self.moment.t

@@ -1,0 +1,144 @@
+"""What every engine does alike: what a run is made of, and what changes from step to step."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pushsum.optimizers import Rule
+from pushsum.protocol import Algorithm, Gradient, State, Step
+from pushsum.topology import Topology
+
+
+class Moment(NamedTuple):
+    """All that changes from step to step; a value, from which a run may go on more than once."""
+
+    t: int
+    state: State
+    y: Tensor  #: (n, d) what the nodes hand out
+    optimizer: Any  #: what the local optimizer keeps
+    memory: Any  #: what the exchange remembers; only the engine that made it looks inside
+    pushed: Tensor  #: (n, d) what was sent last of x
+    weights: Tensor  #: (E,) float64, along the edges of the last exchange
+
+
+class Engine(Protocol):
+    """It carries a method's state from step to step, and counts what that costs."""
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """What the exchanges have cost so far, by phase."""
+        ...
+
+    def begin(self, x0: Tensor) -> Moment:
+        """Before step 1."""
+        ...
+
+    def advance(self, now: Moment, gradient: Gradient, last: bool = False) -> Moment:
+        """One step. `now` stays as it is, unless it is used for the last time."""
+        ...
+
+    def saved(self, memory: Any) -> tuple[dict[str, Tensor], Any]:
+        """What an exchange remembers as named tensors and JSON."""
+        ...
+
+    def restored(self, tensors: Mapping[str, Tensor], notes: Any) -> Any:
+        """The memory that was saved."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Setup:
+    """What a run is made of, besides its gradients.
+
+    Attributes:
+        algorithm: the method.
+        topology: who sends to whom.
+        rule: the local optimizer; None: the method's own.
+        every: local moves per exchange; graphs and buffers count exchanges.
+        start: the step after which the method and the sequence of graphs begin.
+        wire: the dtype that vectors travel in; None: their own. A sender keeps what rounding took
+            from the receivers, so that the network's sum stays what it was.
+        seed: of what the method draws at random.
+    """
+
+    algorithm: Algorithm
+    topology: Topology
+    rule: Rule | None = None
+    every: int = 1
+    start: int = 0
+    wire: torch.dtype | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        algorithm, topology = self.algorithm, self.topology
+        check_count("every", self.every, 1, "the number of local moves per exchange")
+        if algorithm.static and topology.cycle != 1:
+            raise ValueError(
+                f"{algorithm.name} is for a graph that never changes, and {topology} changes: "
+                "take another method, such as S-ADDOPT"
+            )
+        if algorithm.static and self.every > 1:
+            raise ValueError(f"every = {self.every}: {algorithm.name} exchanges in every step")
+        if algorithm.plain_sgd and self.rule is not None and self.rule.name != "SGD":
+            raise ValueError(
+                f"{algorithm.name} must know what a step size is: optimizer SGD, not "
+                f"{self.rule.name}"
+            )
+        _ = topology.period  # raises here if the graphs do not connect the nodes
+
+    @property
+    def optimizer(self) -> Rule:
+        """The local optimizer."""
+        return self.rule or self.algorithm.optimizer
+
+    def begin(self, x0: Tensor, nodes: Tensor) -> Moment:
+        """Before step 1, at these nodes."""
+        state = self.algorithm.init(x0, self.step(self.start, nodes))
+        nothing = torch.empty(0, dtype=torch.float64)
+        y, kept = self.algorithm.model(state), self.optimizer.start(x0)
+        return Moment(self.start, state, y, kept, None, x0, nothing)
+
+    def step(self, t: int, nodes: Tensor) -> Step:
+        """What the method may know of a step at these nodes."""
+        rate = self.optimizer.rate(t) if t > self.start else 0.0
+        return Step(t, nodes, self.topology.n, rate, self.seed)
+
+    def exchange_of(self, t: int) -> int:
+        """Which exchange step t ends with, from 1 on; 0 if it is a local move."""
+        return (t - self.start) // self.every if (t - self.start) % self.every == 0 else 0
+
+    def edges(self, t: int) -> Tensor:
+        """(2, E) the edges of step t; self-loops alone if it is a local move."""
+        exchange = self.exchange_of(t)
+        if exchange == 0:
+            return torch.arange(self.topology.n).expand(2, -1)
+        return self.topology.edges(exchange)
+
+
+class Known:
+    """Gradients, or some columns of them, that were taken already."""
+
+    def __init__(self, g: Tensor) -> None:
+        self.g = g
+
+    def __call__(self, point: Tensor | None = None) -> Tensor:
+        assert point is None, "a method that asks elsewhere says so"
+        return self.g
+
+    def full(self, point: Tensor) -> Tensor:
+        raise AssertionError("a method that asks for full gradients says so")
+
+
+def average(x: Tensor, a: Tensor) -> Tensor:
+    """(d,) the network's average parameter: the sum of x over the sum of a, added up in float64."""
+    return (x.sum(0, dtype=torch.float64) / a.sum()).to(x.dtype)
+
+
+def check_count(name: str, value: object, least: int, meaning: str) -> None:
+    """Refuse what is no whole number, or too small a one."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise ValueError(f"{name} = {value!r}: {meaning} is an integer >= {least}")

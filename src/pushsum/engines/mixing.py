@@ -1,0 +1,115 @@
+"""Line 7 for all nodes in one process: what every node holds once the weighted values arrived."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from pushsum.engines.arithmetic import BLOCK
+from pushsum.weighting import dense
+
+FEW_NODES = 256  #: up to here an (n, n) matrix is cheap; above, only lists of edges are kept
+FEW_TURNS = 64  #: messages of a node that are taken one by one for all nodes at once
+SPARSE = 16  #: a matrix product does this many zeros in the time of one gathered row
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """The (E,) senders and receivers of a step, sorted, and each receiver's edges among them."""
+
+    n: int
+    senders: Tensor
+    receivers: Tensor
+
+    @cached_property
+    def in_degree(self) -> Tensor:
+        """(n,) how many nodes each one hears, itself among them."""
+        return torch.bincount(self.receivers, minlength=self.n)
+
+    @cached_property
+    def turns(self) -> list[Tensor]:
+        """The first edge of every receiver, the second of every one that has two, ..."""
+        order = self.receivers.argsort(stable=True)  # for each, in the order of the senders
+        first = torch.searchsorted(self.receivers[order], torch.arange(self.n))
+        turn = torch.arange(len(order)) - first[self.receivers[order]]
+        return [order[turn == k] for k in range(int(turn.max()) + 1)]
+
+
+def mixer(
+    graph: Graph, weights: Tensor, wire: torch.dtype | None = None
+) -> Callable[[Tensor], Tensor]:
+    """value (n, d) -> sum_j w_ij value_j (n, d), accumulated in float64 and rounded once.
+
+    Args:
+        graph: who sends to whom.
+        weights: (E,) float64.
+        wire: the dtype that values travel in; None: their own. A sender keeps what rounding took
+            from the receivers, so that the sum over all nodes stays what it was.
+    """
+    n = graph.n
+    few_turns = n <= FEW_NODES or int(graph.in_degree.max()) <= FEW_TURNS
+    in_order = _sums_by_turn if few_turns else _segment_sums
+    quick = _product if n <= FEW_NODES and SPARSE * len(weights) > n**2 else in_order
+
+    def mix(value: Tensor) -> Tensor:
+        sums = in_order if value.dtype == torch.float64 else quick
+        add_up = sums(graph, weights.to(value.device))
+        held = torch.empty_like(value)
+        width = max(1, BLOCK // n)
+        for first in range(0, value.shape[1], width):
+            some = slice(first, first + width)
+            own = value[:, some].contiguous()
+            sent = own if wire is None else own.to(wire)
+            total = add_up(sent)
+            if sent.dtype != own.dtype:
+                total += own.double() - sent.double()
+            held[:, some] = total
+        return held
+
+    return mix
+
+
+Sums = Callable[[Tensor], Tensor]  #: (n, k) of any dtype -> (n, k) float64
+
+
+def _product(graph: Graph, weights: Tensor) -> Sums:
+    W = dense(graph.n, graph.senders, graph.receivers, weights).to(weights.device)
+    return lambda sent: torch.mm(W, sent.double())
+
+
+def _sums_by_turn(graph: Graph, weights: Tensor) -> Sums:
+    """Sums by receiver, in the order of the senders: the k-th message of every node at a time."""
+    device, w = weights.device, weights[:, None]
+    messages = [
+        (graph.senders[k].to(device), graph.receivers[k].to(device), w[k.to(device)])
+        for k in graph.turns
+    ]
+
+    def add_up(sent: Tensor) -> Tensor:
+        held = torch.zeros(sent.shape, dtype=torch.float64, device=device)
+        for sent_by, received_by, weight in messages:
+            given = sent.index_select(0, sent_by).double().mul_(weight)
+            if len(received_by) == graph.n:
+                held += given
+            else:
+                held[received_by] += given
+        return held
+
+    return add_up
+
+
+def _segment_sums(graph: Graph, weights: Tensor) -> Sums:
+    """Sums by receiver, in the order of the senders: some messages at a time."""
+    senders, receivers = graph.senders.to(weights.device), graph.receivers.to(weights.device)
+
+    def add_up(sent: Tensor) -> Tensor:
+        held = torch.zeros(sent.shape, dtype=torch.float64, device=weights.device)
+        for first in range(0, len(senders), BLOCK):
+            some = slice(first, first + BLOCK)
+            given = sent.index_select(0, senders[some]).double().mul_(weights[some, None])
+            held.index_add_(0, receivers[some], given)
+        return held
+
+    return add_up
