@@ -35,13 +35,13 @@ def train(rank, directory, overrides, resume=False, timeout=60.0):
 def train_counting(rank, directory, overrides):
     """The bytes that this process gave to the wire in its exchanges."""
     made = []
-    original = Processes.exchange
+    original = Processes.engine
 
-    def exchange(self, graphs, start, wire):
-        made.append(original(self, graphs, start, wire))
+    def engine(self, setup):
+        made.append(original(self, setup))
         return made[-1]
 
-    Processes.exchange = exchange
+    Processes.engine = engine
     train(rank, directory, overrides)
     return sum(one.ledger.bytes for one in made)
 
@@ -104,6 +104,22 @@ def test_the_records_are_the_simulators(case, tmp_path):
     assert last["bytes"] == sum(found)
     meta = json.loads((tmp_path / "many" / "meta.json").read_text())
     assert (meta["engine"], meta["finished"]) == ("distributed", True)
+
+
+def test_a_complete_graph_with_uniform_weights_is_an_all_reduce(tmp_path):
+    overrides = ["steps=6", "algorithm.name=SGP", "topology.name=full"]
+    on_ranks(4, train_counting, str(tmp_path / "many"), overrides)
+    built = Experiment(config.read(None, [*SMALL, *overrides]))
+    training.run(built, tmp_path / "one")
+    many, one = records(tmp_path / "many"), records(tmp_path / "one")
+    for mine, theirs in zip(many, one, strict=True):
+        assert_close(shared(mine | {"bytes": 0}), shared(theirs | {"bytes": 0}))
+    vector = 4 * built.layout.d
+    assert many[-1]["bytes"] == 6 * 2 * 3 * (vector + 16)  # 2 (n - 1) / n vectors, a and t
+    how = [
+        json.loads((tmp_path / d / "meta.json").read_text())["exchange"] for d in ("many", "one")
+    ]
+    assert how == ["all-reduce", "messages"]
 
 
 def test_goes_on_bit_for_bit_after_a_signal_to_one_node(tmp_path):

@@ -6,9 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from pushsum.engines.arithmetic import ring_bytes
-from pushsum.engines.engine import Setup
-
-HEAD = 24  #: bytes in front of what is sent along an edge: step, a and w
+from pushsum.engines.engine import HEAD, Setup
 
 
 @dataclass(frozen=True)

@@ -25,12 +25,25 @@ class Moment(NamedTuple):
     weights: Tensor  #: (E,) float64, along the edges of the last exchange
 
 
+HEAD = 24  #: bytes in front of what is sent along an edge: step, a and w
+
+
 class Engine(Protocol):
     """It carries a method's state from step to step, and counts what that costs."""
 
     @property
     def seconds(self) -> dict[str, float]:
         """What the exchanges have cost so far, by phase."""
+        ...
+
+    @property
+    def bytes(self) -> int:
+        """What the nodes of this process have sent so far."""
+        ...
+
+    @property
+    def collective(self) -> bool:
+        """Whether all exchanges are by all-reduce instead of by messages along the edges."""
         ...
 
     def begin(self, x0: Tensor) -> Moment:

@@ -18,7 +18,7 @@ from torch import Tensor
 from pushsum.engines import tree
 from pushsum.engines.arithmetic import BLOCK, LONG, column_blocks, distances
 from pushsum.engines.arrivals import Arrivals
-from pushsum.engines.engine import Known, Moment, Setup, average, check_count
+from pushsum.engines.engine import HEAD, Known, Moment, Setup, average, check_count
 from pushsum.engines.mixing import FEW_NODES, Graph, mixer
 from pushsum.optimizers import as_maker, torch_rule
 from pushsum.protocol import Algorithm, Got, Gradient, Sent, State, own_gradient
@@ -125,6 +125,8 @@ class Network:
         kept = GRAPHS if self.topology.n <= FEW_NODES else 2
         self._kept_graph = lru_cache(kept)(self._made_graph)
         self.seconds = {"weighting": 0.0, "mixing": 0.0}
+        self.bytes = 0
+        self.collective = False
 
     def _made_graph(self, exchange: int) -> Graph:
         return Graph(self.topology.n, *self.topology.edges(exchange))
@@ -156,9 +158,13 @@ class Network:
             sent = algorithm.send(state, carried, move, step)
             after = algorithm.receive(state, carried, move, exchange.deliver(sent, some), step)
             pushed = state.x if sent.compared is None else sent.compared
+            self.bytes += exchange.bytes_of(sent)
             whole.add(some, (after, algorithm.model(after), kept, pushed))
         after, y, kept, pushed = whole.whole
         memory, weights = exchange.finish(pushed)
+        self.bytes += exchange.heads
+        if g is not None and algorithm.mean_gradient:
+            self.bytes += 2 * (len(g) - 1) * d * g.element_size()
         self.seconds["weighting"] += exchange.weighting
         self.seconds["mixing"] += exchange.mixing
         return Moment(t, after, y, kept, memory, pushed, weights)
@@ -190,6 +196,7 @@ class _Exchange:
         self.network, self.number, self.now = network, number, now
         self.a = now.state.a
         self.weighting = self.mixing = 0.0
+        self.heads = 0  #: bytes in front of messages
         self.wire = network.setup.wire
         self.long = now.state.x.shape[1] >= LONG
         self.weights = torch.empty(0, dtype=torch.float64)
@@ -221,6 +228,18 @@ class _Exchange:
         self.mixing += mixed - start
         self.weighting += perf_counter() - mixed
         return Got(self.a, push, pull, mean)
+
+    def bytes_of(self, sent: Sent) -> int:
+        """What these columns amount to on the wire: along every edge, or by ring."""
+        if self.number == 0:
+            return 0
+        away = len(self.graph.senders) - self.graph.n
+        vectors = (*sent.push, *sent.pull)
+        if vectors:
+            self.heads = away * HEAD
+        along = sum(v.shape[1] * (self.wire or v.dtype).itemsize for v in vectors)
+        means = sum(v.shape[1] * v.element_size() for v in sent.mean)
+        return away * along + 2 * (self.graph.n - 1) * means
 
     def _weigh(self) -> None:
         """Line 3: weights from the buffers as the exchange before left them; and line 7 for a."""

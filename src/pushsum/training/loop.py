@@ -59,7 +59,8 @@ def run(
             meta["resumed"] = [*meta.get("resumed", ()), {"step": now.step} | environment()]
         else:
             now = _begun(experiment, here)
-            meta = here.once(lambda: experiment.meta() | {"engine": here.name})
+            how = "all-reduce" if here.engine(experiment.setup(0)).collective else "messages"
+            meta = here.once(lambda: experiment.meta() | {"engine": here.name, "exchange": how})
         try:
             here.once(lambda: _write_about(directory, now.config, meta))
             return _go_on(experiment, here, directory, meta, now, progress)
@@ -237,13 +238,13 @@ def _one_step(
 ) -> None:
     start = perf_counter()
     asked = _Asked(experiment, world, now, t, compute)
-    before = dict(engine.seconds)
+    before, sent = dict(engine.seconds), engine.bytes
     with unchanged_if_abandoned(now.buffers):
         now.moment = engine.advance(now.moment, asked, last=True)
     spent = {name: value - before[name] for name, value in engine.seconds.items()}
     assert asked.losses is not None, "a method takes a gradient in every step"
     now.losses.append(float(asked.losses.mean()))
-    sent = experiment.costs.bytes_from(world.nodes, t)
+    sent = engine.bytes - sent
     now.bytes += sent
     for name, seconds in spent.items():
         now.seconds[name] += seconds

@@ -108,6 +108,22 @@ class Exchange:
         """What the exchanges have cost so far, by phase."""
         return self.ledger.seconds
 
+    @property
+    def bytes(self) -> int:
+        """What this node has sent so far."""
+        return self.ledger.bytes
+
+    @property
+    def collective(self) -> bool:
+        """Whether all exchanges are by all-reduce instead of by messages along the edges."""
+        cycle = self.topology.cycle
+        return cycle is not None and all(map(self.by_all_reduce, range(1, cycle + 1)))
+
+    def by_all_reduce(self, number: int) -> bool:
+        """Whether everybody gives the same to everybody."""
+        plain = self.peers.n > 1 and self.setup.wire is None
+        return plain and self.weighting.name == "uniform" and self.is_complete(number)
+
     def begin(self, x0: Tensor) -> Moment:
         """Before step 1."""
         return self.setup.begin(x0, self.nodes)
@@ -155,7 +171,8 @@ class Exchange:
         """The exchange of step t, of d columns of what is like `kind`; see `Round`."""
         number = self.setup.exchange_of(t)
         if number == 0 or not any(kind):
-            return Alone(self.buckets(d), a, memory)
+            kept = torch.ones(int(number == 0), dtype=torch.float64)  # none, where none are asked
+            return Alone(self.buckets(d), a, memory, kept)
         return Round(self, t, number, a, memory, kind, d, last, in_place)
 
     def average(self, value: Tensor) -> Tensor:
@@ -239,9 +256,10 @@ class Exchange:
 class Alone:
     """A step in which nothing travels: W = I."""
 
-    def __init__(self, buckets: list[slice], a: Tensor, memory: Memory | None) -> None:
-        self.buckets, self.a, self._memory = buckets, a, memory
-        self.weights = torch.ones(1, dtype=torch.float64)
+    def __init__(
+        self, buckets: list[slice], a: Tensor, memory: Memory | None, weights: Tensor
+    ) -> None:
+        self.buckets, self.a, self._memory, self.weights = buckets, a, memory, weights
         self._got: list[tuple[slice, Got]] = []
 
     def send(self, bucket: slice, sent: Sent) -> None:
@@ -287,7 +305,7 @@ class Round:
         self.in_place = in_place
         self.t, self.number, self.d, self.kind = t, number, d, kind
         self.exchange, self.peers, self.ledger = exchange, exchange.peers, exchange.ledger
-        self.node, n = self.peers.rank, self.peers.n
+        self.node = self.peers.rank
         self.mail = Mail(self.peers, t)
         self._own_a, self._before = a, memory
         senders, receivers = exchange.topology.edges(number)
@@ -303,12 +321,8 @@ class Round:
         self.values = (*kind.push, *kind.pull)
         wire = exchange.setup.wire
         self._wire = [value.dtype if wire is None else wire for value in self.values]
-        self.collective = (
-            n > 1
-            and wire is None
-            and exchange.weighting.name == "uniform"
-            and exchange.is_complete(number)
-            and all(value.dtype in (torch.float32, torch.float64) for value in self.values)
+        self.collective = exchange.by_all_reduce(number) and all(
+            value.dtype in (torch.float32, torch.float64) for value in self.values
         )
         self.buckets = exchange.buckets(d)
         self._arrivals = exchange.heard_after(number, memory, self.sources)
