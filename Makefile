@@ -40,17 +40,11 @@ docs: $(VENV)/.installed-dev ## build the site into build/site; a broken link is
 bench: $(VENV)/.installed ## run the benchmarks (BENCH_ARGS=...)
 	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
-# JOBS: cells at the same time, one thread each. What is finished is not run again.
-study: $(VENV)/.installed ## run the study behind the evidence pages: many hours (JOBS=...)
-	@$(BIN)/pushsum data prepare cifar10 && $(BIN)/pushsum data prepare quickdraw
-	@test -e runs/resnet18.safetensors || { mkdir -p runs && $(BIN)/python -m study.pretrained runs/resnet18.safetensors; }
-	@$(BIN)/pushsum sweep table1-small seed=0,1,2 --into runs/study/table1 --jobs $(JOBS)
-	@for sweep in finetune-table1 finetune-controls finetune-seldom finetune-random finetune-seeds finetune-end finetune-again centralized iid far-first fresh lazy momentum rates groupnorm dials published budget quickdraw longer again; do \
-	  $(BIN)/pushsum sweep study/sweeps/$$sweep.yaml --into runs/study/$$sweep --jobs $(JOBS) || exit 1; \
-	done
-	@$(BIN)/pushsum report runs/study/table1 --into study/results/report
-	@mv study/results/report/report.html docs/evidence
-	@for step in consensus collect publish; do $(BIN)/python -m study.$$step || exit 1; done
+# JOBS: cells at the same time, one thread each. What has rows in study/results is not measured again.
+study: $(VENV)/.installed ## run what the study behind the evidence pages lacks: many hours (JOBS=...)
+	@$(BIN)/python -m study.run --jobs $(JOBS)
+	@test -e study/results/consensus.csv || $(BIN)/python -m study.consensus
+	@for step in report collect publish; do $(BIN)/python -m study.$$step || exit 1; done
 
 clean: ## remove .venv and everything else that was generated
 	@rm -rf $(VENV) build dist pushsum-demo .cache .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

@@ -39,10 +39,9 @@ USUAL = {
 
 
 def main(directory: Path) -> None:
-    """Add the finished runs of a directory to the results."""
-    runs = {
-        run.path.relative_to(directory).as_posix(): run for run in load(directory) if run.finished
-    }
+    """Add the finished runs of a directory, if there is one, to the results."""
+    found = load(directory) if directory.is_dir() else []
+    runs = {run.path.relative_to(directory).as_posix(): run for run in found if run.finished}
     rows = {row["run"]: row for row in read("runs")}
     curves = [row for row in read("curves") if row["run"] not in runs]
     for name, run in runs.items():

@@ -11,7 +11,8 @@ import yaml
 from pushsum import sweep
 from pushsum.names import flat
 from pushsum.weighting import spelled
-from study import HERE, RESULTS, collect, figures, publish
+from study import HERE, RESULTS, collect, figures, publish, report
+from study import run as running
 from study.numbers import METHODS, MOREAU, TOPOLOGIES, Ended, chosen, difference, of, runs, spread
 from study.texts import TEXTS
 from study.texts.published import SWITCHES
@@ -230,3 +231,115 @@ def test_text_is_put_within_a_line_or_around_a_block():
     block = publish.filled("<!-- study table1 -->\n<!-- end -->", found)
     assert "\n\n| accuracy, % | Full |" in block
     assert publish.filled(block, found) == block
+
+
+# --------------------------------------------------------------------------- what is run
+
+
+def test_every_sweep_is_run_and_every_row_is_of_a_cell():
+    files = {file.stem for file in (HERE / "sweeps").glob("*.yaml")}
+    assert sorted(running.SWEEPS) == sorted(files | {"table1"})
+    cells = {f"{name}/{cell.name}" for name in running.SWEEPS for cell in running.cells(name)}
+    assert {row["run"] for row in collect.read("runs")} <= cells
+
+
+def test_what_has_been_measured_is_not_missing():
+    later = {name for name in running.SWEEPS if name.startswith("finetune-")} | {"fresh"}
+    assert {name: running.missing(name) for name in running.SWEEPS if name not in later} == {
+        name: [] for name in running.SWEEPS if name not in later
+    }
+    for cell in running.missing("fresh"):  # what the first confirmation left out
+        moreau = ("random", "moreau:k=1,v=0.1")
+        place = cell.config.topology.name, cell.config.algorithm.weighting
+        assert cell.config.seed in (6, 7) or place == moreau, cell.name
+
+
+@pytest.fixture
+def small_study(tmp_path, monkeypatch):
+    """Two sweeps of three and one cells, one of which has its row."""
+    plan = {"epochs": 1, "steps": 1, "sweep": {"grid": {"seed": [0, 1, 2]}}}
+    (tmp_path / "sweeps").mkdir()
+    (tmp_path / "sweeps" / "seeds.yaml").write_text(yaml.safe_dump(plan))
+    (tmp_path / "sweeps" / "alone.yaml").write_text(yaml.safe_dump({**plan, "sweep": {}}))
+    (tmp_path / "runs.csv").write_text("run,accuracy\nseeds/1,0.5\nseeds/7,0.5\n")
+    monkeypatch.setattr(running, "HERE", tmp_path)
+    monkeypatch.setattr(running, "SWEEPS", ("seeds", "alone"))
+    monkeypatch.setattr(collect, "RESULTS", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_missing_cells_are_listed(small_study, capsys):
+    running.main(["--dry-run"])
+    assert capsys.readouterr().out.split("\n")[:-1] == [
+        "seeds/0",
+        "seeds/2",
+        "alone/run",
+        "3 cells",
+    ]
+    running.main(["--dry-run", "alone"])
+    assert capsys.readouterr().out == "alone/run\n1 cell\n"
+    assert not (small_study / "runs").exists()
+
+
+@pytest.mark.parametrize("words", [["seed"], ["--jobs", "0"]])
+def test_words_that_are_refused(words, small_study, capsys):
+    with pytest.raises(SystemExit):
+        running.main(words)
+    assert re.search("unknown sweep 'seed'|--jobs 0: at least one", capsys.readouterr().err)
+
+
+def test_the_missing_cells_are_run_and_collected_and_then_not_missing(small_study, capsys):
+    running.main([])
+    ended = [line for line in capsys.readouterr().out.splitlines() if not line.endswith("started")]
+    assert ended == ["seeds/0: finished", "seeds/2: finished", "alone/run: finished"]
+    assert sorted(path.name for path in Path("runs/study/seeds").iterdir()) == ["0", "2"]
+    running.main([])  # what is on disk but not yet collected
+    assert "alone/run: skipped" in capsys.readouterr().out
+    collect.main(Path("runs/study"))
+    rows = {row["run"]: row["accuracy"] for row in collect.read("runs")}
+    assert sorted(rows) == ["alone/run", "seeds/0", "seeds/1", "seeds/2", "seeds/7"]
+    assert rows["seeds/1"] == "0.5"
+    capsys.readouterr()
+    running.main(["--dry-run"])
+    assert capsys.readouterr().out == "0 cells\n"
+
+
+def test_cells_that_fail_do_not_stop_the_others(small_study, monkeypatch, capsys):
+    plan = small_study / "sweeps" / "seeds.yaml"
+    plan.write_text(plan.read_text() + "model: {name: cnn, pretrained: resnet.safetensors}\n")
+    prepared = []
+    monkeypatch.setattr(running.pretrained, "main", prepared.append)
+    with pytest.raises(SystemExit, match="not finished: seeds/0, seeds/2"):
+        running.main([])
+    assert prepared == [small_study / "resnet.safetensors"]
+    assert "alone/run: finished" in capsys.readouterr().out
+
+
+def test_without_runs_the_results_stay_as_they_are(small_study, monkeypatch, capsys):
+    before = (small_study / "runs.csv").read_text()
+    (small_study / "curves.csv").write_text("run,step\nseeds/1,1\n")
+    collect.main(Path("runs/study"))
+    assert (small_study / "runs.csv").read_text() == before
+    assert (small_study / "curves.csv").read_text() == "run,step\nseeds/1,1\n"
+
+
+def test_the_report_is_written_only_if_all_its_runs_are_on_disk(small_study, monkeypatch, capsys):
+    monkeypatch.setattr(report, "RESULTS", small_study / "results")
+    monkeypatch.setattr(report, "HERE", small_study / "study")
+    monkeypatch.setattr(report, "cells", lambda name: running.cells("seeds"))
+    monkeypatch.setattr(report, "RUNS", Path("runs/study/seeds"))
+    report.main()
+    assert "runs/study/seeds lacks 3 runs" in capsys.readouterr().out
+    running.main(["seeds"])
+    capsys.readouterr()
+    report.main()
+    assert "lacks 1 run" in capsys.readouterr().out
+    assert not (small_study / "results").exists()
+    (small_study / "runs.csv").unlink()
+    running.main(["seeds"])
+    (small_study / "docs" / "evidence").mkdir(parents=True)
+    report.main()
+    tables = sorted(path.name for path in (small_study / "results" / "report").iterdir())
+    assert tables == ["table.csv", "table.md", "table.tex"]
+    assert (small_study / "docs" / "evidence" / "report.html").exists()

@@ -29,7 +29,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
-from pushsum import algorithms, topology, weighting
+from pushsum import algorithms, pretrained, topology, weighting
 from pushsum.batchnorm import BatchNormPolicy
 from pushsum.engines.gradients import Strategy
 from pushsum.names import nearest, one_line
@@ -106,9 +106,14 @@ class Model(_Section):
     hidden: tuple[Count, ...] | None = None
     """mlp, cnn: sizes of the hidden layers, e.g. [64]"""
     pretrained: Location | None = None
-    """a local .safetensors file with torchvision's names"""
+    """weights of `pushsum weights list`, or a .safetensors file with torchvision's names"""
     fresh_last_layer: bool = False
     """the last layer starts differently at every node, as in the published runs"""
+
+    @field_validator("pretrained", mode="before")
+    @classmethod
+    def _of_that_name(cls, given: Any) -> Any:
+        return pretrained.find(given) if given in tuple(pretrained.OFFICIAL) else given
 
 
 class Schedule(_Section):
@@ -382,8 +387,15 @@ def warnings(config: Config) -> list[str]:
     if model.stem == "imagenet" and model.fresh_last_layer and model.pretrained is None:
         found.append(
             f"{model.name} starts from random numbers, where the published runs had ImageNet "
-            "weights: name a file of them, model.pretrained=FILE.safetensors"
+            "weights: name some of `pushsum weights list`, or model.pretrained=FILE.safetensors"
         )
+    if model.pretrained is not None and model.norm != "frozen":
+        statistics = pretrained.about(model.pretrained).get("statistics")
+        if statistics and config.evaluation.batchnorm == "averaged":
+            found.append(
+                f"{model.pretrained.name}: BatchNorm's running statistics are of {statistics}: "
+                "test with evaluation.batchnorm=recomputed"
+            )
     if algorithms.takes(algorithm.name, "weighting"):
         with suppress(ValueError):  # what is wrong with a run is said when it is built
             graphs = topology.parse(place.name, place.nodes)

@@ -124,20 +124,45 @@ def load_pretrained(
     `num_batches_tracked`, as old torchvision files do. A file that does not fit is refused before
     anything is written.
     """
-    found = _read_safetensors(path)
+    found = read_safetensors(path)
     state = model.state_dict()
-    fresh = _HEAD_NAMES if fresh_last_layer or _another_number_of_classes(state, found) else ()
-    for fault, names in _misfits({n: t for n, t in state.items() if n not in fresh}, found, fresh):
-        if names:
-            raise ValueError(
-                f"{path} {fault} {_listed(names)}: nothing was loaded; build the model with the "
-                "stem, width, blocks and norm that the file was made for"
-            )
+    fresh, fault = compared(state, found, fresh_last_layer)
+    if fault:
+        raise ValueError(
+            f"{path} {fault}: nothing was loaded; build the model with the stem, width, blocks and "
+            "norm that the file was made for"
+        )
     with torch.no_grad():
         for name, tensor in state.items():
             if name in found and name not in fresh:
                 tensor.copy_(found[name])
     return fresh
+
+
+def read_safetensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
+    except SafetensorError as error:
+        raise ValueError(
+            f"{path} is not a safetensors file ({error}); a state dictionary (.pth) is converted "
+            "by `pushsum weights prepare NAME --from FILE.pth`"
+        ) from None
+
+
+def compared(
+    wanted: Mapping[str, Tensor], found: Mapping[str, Tensor], fresh_last_layer: bool = False
+) -> tuple[tuple[str, ...], str | None]:
+    """A model's state beside one to load: what would stay fresh, and the first fault, if any."""
+    other_classes = _another_number_of_classes(wanted, found)
+    fresh = _HEAD_NAMES if fresh_last_layer or other_classes else ()
+    for fault, names in _misfits({n: t for n, t in wanted.items() if n not in fresh}, found, fresh):
+        if names:
+            return fresh, f"{fault} {_listed(names)}"
+    return fresh, None
 
 
 # --------------------------------------------------------------------------- the networks
@@ -306,19 +331,6 @@ def _initialize(model: nn.Module, generator: torch.Generator) -> None:
 
 
 # --------------------------------------------------------------------------- pretrained weights
-
-
-def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    try:
-        with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
-    except SafetensorError as error:
-        raise ValueError(
-            f"{path} is not a safetensors file ({error}); a pickle (.pth) is not read, because it "
-            "can run any code: convert it once with safetensors.torch.save_file"
-        ) from None
 
 
 def _another_number_of_classes(model: Mapping[str, Tensor], file: Mapping[str, Tensor]) -> bool:

@@ -21,6 +21,7 @@ from pushsum.cli.report import report
 from pushsum.cli.run import run
 from pushsum.cli.sweep import sweep
 from pushsum.cli.topology import topology
+from pushsum.cli.weights import app as weights
 
 app = typer.Typer(
     name="pushsum",
@@ -44,6 +45,7 @@ app.command(
     epilog="Example: pushsum topology exponential --nodes 6 --weighting moreau:k=0.1,v=0.1"
 )(topology)
 app.add_typer(data, name="data")
+app.add_typer(weights, name="weights")
 
 
 def main() -> None:

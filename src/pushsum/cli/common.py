@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from time import monotonic
@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, NoReturn
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from rich.console import RenderableType
-    from rich.progress import Progress
+    from rich.progress import Progress, TaskID
 
     from pushsum.config import Config
 
@@ -95,6 +95,20 @@ def progress_bar(counts: bool = True, hidden: bool = False) -> Progress:
         transient=True,
         disable=hidden or not console.is_terminal,
     )
+
+
+@contextmanager
+def reported() -> Iterator[Callable[[str, int, int | None], None]]:
+    """What to tell of progress with files: (what is being done, done, of how many)."""
+    with progress_bar(counts=False) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def progress(what: str, done: int, total: int | None) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=total)
+            bar.update(tasks[what], completed=done, total=total)
+
+        yield progress
 
 
 def say(bar: Progress, text: str) -> None:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from pushsum.cli.common import progress_bar, show
-
-if TYPE_CHECKING:
-    from rich.progress import TaskID
+from pushsum.cli.common import reported, show
 
 app = typer.Typer(help="List data sets and get them ready.", no_args_is_help=True)
 
@@ -69,13 +66,6 @@ def prepare(
     """Read a data set from its archive, check it, and keep it ready."""
     from pushsum import data
 
-    with progress_bar(counts=False) as bar:
-        tasks: dict[str, TaskID] = {}
-
-        def progress(what: str, done: int, total: int | None) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(what, total=total)
-            bar.update(tasks[what], completed=done, total=total)
-
+    with reported() as progress:
         path = data.prepare(name, root, source, progress)
     typer.echo(f"{name} is ready: {path}")

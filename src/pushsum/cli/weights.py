@@ -1,0 +1,66 @@
+"""`pushsum weights`: which ImageNet weights there are, and getting them ready."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pushsum.cli.common import reported, show
+
+app = typer.Typer(help="List ImageNet weights and get them ready.", no_args_is_help=True)
+
+
+@app.command("list", epilog="Example: pushsum weights list")
+def list_(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+) -> None:
+    """Which weights there are, and which are ready."""
+    from rich.table import Table
+
+    from pushsum.pretrained import catalogue
+
+    entries = catalogue()
+    if as_json:
+        rows = [asdict(e) | {"where": str(e.where)} for e in entries]
+        typer.echo(json.dumps(rows, indent=2))
+        return
+    table = Table()
+    for heading in ("name", "ready", "source", "BatchNorm statistics"):
+        table.add_column(heading)
+    for e in entries:
+        statistics = f"of {e.statistics}: recompute them" if e.statistics else ""
+        table.add_row(e.name, "yes" if e.ready else "no", e.source, statistics)
+    show(table)
+    typer.echo("Get one ready with: pushsum weights prepare NAME")
+
+
+@app.command(epilog="Example: pushsum weights prepare resnet18 --from resnet18-f37072fd.pth")
+def prepare(
+    name: Annotated[str, typer.Argument(help="A name of `pushsum weights list`.")],
+    source: Annotated[
+        Path | None,
+        typer.Option("--from", help="A file.pth or file.safetensors, instead of a download."),
+    ] = None,
+    into: Annotated[
+        Path | None,
+        typer.Option(help="The file.safetensors to write; one in your cache if not given."),
+    ] = None,
+) -> None:
+    """Download torchvision's weights, or convert a file, and keep them ready."""
+    from pushsum import pretrained
+
+    with reported() as progress:
+        entry = pretrained.prepare(name, into, source, progress)
+    typer.echo(f"{name} is ready: {entry.where}")
+    typer.echo(
+        f"Use it with: model.name={name} model.stem=imagenet model.pretrained={into or name}"
+    )
+    if entry.statistics:
+        typer.echo(
+            f"Its BatchNorm statistics are of {entry.statistics}: recompute them, with "
+            "evaluation.batchnorm=recomputed or model.norm=frozen"
+        )
