@@ -155,9 +155,9 @@ def load(directory: Path, step: int | None = None) -> Checkpoint:
     try:
         notes, digest = _about(path.with_suffix(".json"), step)
         with files.opened(path) as file:
+            tensors = load_file(path)  # refuses a file that is longer than its header says
             if hashlib.file_digest(file, "sha256").hexdigest() != digest:
                 raise ValueError("its hash does not match")
-        tensors = load_file(path)
         for name, t in tensors.items():
             if t.dtype not in _KINDS:
                 raise ValueError(f"{name} is {t.dtype}, which no checkpoint holds")

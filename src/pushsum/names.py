@@ -64,9 +64,10 @@ def flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def one_line(said: object) -> str:
-    """What an error or a text says, in one line and without control characters."""
-    return plain(" ".join(str(said).split())) or type(said).__name__
+def one_line(said: object, most: int = 2000) -> str:
+    """What an error or a text says, in one line of bounded length, without control characters."""
+    text = plain(" ".join(str(said).split())) or type(said).__name__
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def plain(text: str) -> str:

@@ -8,7 +8,7 @@ A recipe is a configuration with a section `sweep`:
 
 Every cell is tried with every combination of the grid, whose last key changes fastest. An override
 of a key in which the cells differ chooses among them; any other changes the grid, or all cells.
-`sweep: NAME` takes the section of another recipe.
+`sweep: NAME` takes the section of a recipe that comes with the package.
 """
 
 import itertools
@@ -63,7 +63,9 @@ def read(source: str | None, overrides: Sequence[str] = ()) -> list[Cell]:
     """The cells of a recipe (by name or path) with overrides; `key=a,b,c` adds to the grid."""
     content = _content(source)
     plan = content.pop("sweep", None) or {}
-    if isinstance(plan, str):  # another recipe's
+    if isinstance(plan, str):  # a recipe's; a file of somebody else names no other files
+        if plan not in recipes():
+            raise ValueError(f"sweep: {one_line(plan)} is not a recipe ({', '.join(recipes())})")
         plan = _content(plan).get("sweep") or {}
     cells, grid = _plan(source, plan)
     for override in overrides:

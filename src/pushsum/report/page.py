@@ -106,7 +106,7 @@ def _facts(setting: Setting) -> Iterator[tuple[str, str]]:
         if key.startswith("model.") and key != "model.name" and value not in (None, False)
     ]
     yield "data", DATA.get(data) or word(runs[0], "data.name")
-    yield "model", ", ".join([MODELS.get(model, model), *options])
+    yield "model", ", ".join([MODELS.get(model) or word(runs[0], "model.name"), *options])
     yield "parameters", _listed(f"{d:,}" for r in runs if isinstance(d := r.meta.get("d"), int))
     yield "nodes", str(runs[0].nodes)
     yield "split", _split(runs[0])

@@ -8,13 +8,13 @@ import re
 from collections.abc import Sequence
 from itertools import groupby
 from math import ceil, isnan, sqrt
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pushsum.drawing import svg
 from pushsum.drawing.axes import round_up
 from pushsum.drawing.svg import BLUE, FAINT, SOFT
 from pushsum.report.results import Results, Setting
-from pushsum.report.runs import Run
+from pushsum.report.runs import Run, shown
 
 MOST_NODES = 1000  # of a graph that is drawn; one with more has too many edges to count
 MOST_DRAWN = 30  # topologies, and splits
@@ -61,7 +61,7 @@ def _certificate(run: Run) -> str:
     known = (("B", "period"), ("Δ", "diameter"), ("H", "horizon"))
     words = [f"{letter} = {found[key]}" for letter, key in known if type(found.get(key)) is int]
     if run.config["topology.name"] == "random":
-        words.append(f"seed {_graph_seed(run)}")
+        words.append(f"seed {shown(_graph_seed(run))}")
     return ", ".join(words)
 
 
@@ -90,8 +90,8 @@ def _width(drawn: str, nodes: int) -> int:
     return round(float(natural[1]) * (0.88 if nodes <= 12 else 0.6)) if natural else 240
 
 
-def _graph_seed(run: Run) -> int:
-    own: int | None = run.config.get("topology.seed")
+def _graph_seed(run: Run) -> Any:
+    own = run.config.get("topology.seed")
     return run.seed if own is None else own
 
 

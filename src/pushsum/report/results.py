@@ -369,8 +369,7 @@ def _without_copies(runs: Iterable[Run]) -> tuple[list[Run], list[Skipped]]:
 
 
 def _base(run: Run) -> str:
-    model, data = run.config["model.name"], run.config["data.name"]
-    short = shown(data).removesuffix(".npz")
+    model, short = word(run, "model.name"), word(run, "data.name").removesuffix(".npz")
     return f"{MODELS.get(model, model)} + {DATA.get(short, short)}"
 
 
@@ -415,7 +414,7 @@ def _columns(group: list[Run]) -> Iterable[tuple[Run, str]]:
         ]
         for run in members:
             words = [f"{key.removeprefix('topology.')}={word(run, key)}" for key in varying]
-            label = TOPOLOGIES.get(name, name)
+            label = TOPOLOGIES.get(name) or shown(name)
             yield run, f"{label}({', '.join(words)})" if words else label
 
 

@@ -106,7 +106,7 @@ class Run:
 
     @property
     def algorithm(self) -> str:
-        return str(self.config["algorithm.name"])
+        return shown(self.config["algorithm.name"])
 
     @property
     def seed(self) -> int:
@@ -232,7 +232,7 @@ def _settings(config: dict[str, Any]) -> dict[str, Any]:
     for key, least, most in (("topology.nodes", 1, MOST_NODES), ("seed", 0, LARGEST)):
         value = config.get(key)
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise ValueError(f"{CONFIG}: {key} = {value!r} is not an integer >= {least}")
+            raise ValueError(f"{CONFIG}: {key} = {_quoted(value)} is not an integer >= {least}")
     return config
 
 
@@ -243,7 +243,7 @@ def _tidy(value: Any) -> Any:
     if isinstance(value, list):
         return [_tidy(part) for part in value]
     if isinstance(value, dict):
-        return {plain(str(key)): _tidy(part) for key, part in value.items()}
+        return {shown(plain(str(key))): _tidy(part) for key, part in value.items()}
     if isinstance(value, int) and abs(value) > LARGEST:
         raise ValueError("a number has more than 300 digits")
     return value
@@ -289,7 +289,7 @@ def _record(content: Any, place: int) -> Record:
     nodes = _mapping("nodes.accuracy", _mapping("nodes", content.get("nodes")).get("accuracy"))
     step, epoch = content["step"], _number(content["epoch"])
     if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step <= LAST_STEP:
-        raise ValueError(f"step = {step!r:.50} is not a number of steps")
+        raise ValueError(f"step = {_quoted(step)} is not a number of steps")
     if isnan(epoch):
         raise ValueError("epoch is not a number")
     return Record(
@@ -319,8 +319,13 @@ def _number(value: Any) -> float:
     if value is None:
         return nan
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{value!r:.50} is not a number")
+        raise ValueError(f"{_quoted(value)} is not a number")
     return float(value) if abs(value) <= LARGEST else nan
+
+
+def _quoted(value: Any) -> str:
+    text = shown(value)
+    return f"{text!r:.50}" if isinstance(value, str) else f"{text:.50}"
 
 
 def _table(rows: Any) -> Table | None:
