@@ -7,6 +7,7 @@ does not count.
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,9 +18,12 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from pushsum import files
+from pushsum.names import one_line
+from pushsum.reading import json_value
 
 KEPT = 2  #: generations
 ENGINE = " --engine distributed"
+MOST_NOTES = 1 << 26  #: bytes of a generation's JSON: a loss for every step since the last record
 
 _KINDS = {
     torch.float64: "F64",
@@ -31,6 +35,7 @@ _KINDS = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
+_JSON = re.compile(r"step-(0|[1-9][0-9]{0,17})\.json")
 
 
 class Checkpoint(NamedTuple):
@@ -45,6 +50,7 @@ def save(
     directory: Path, step: int, tensors: Mapping[str, Tensor], notes: Mapping[str, Any]
 ) -> None:
     """Write a generation, complete or not at all."""
+    _refuse_links(directory)
     directory.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256()
     with files.appearing(directory / f"step-{step}.safetensors") as file:
@@ -64,7 +70,10 @@ def thin_out(directory: Path, needed: int) -> None:
 
 
 def _pieces(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
-    """The safetensors format piece by piece: its own writer may copy all tensors first."""
+    """The safetensors format piece by piece.
+
+    Its own writers copy all tensors first, or make a file of their own that is not synced.
+    """
     ordered = sorted(tensors.items(), key=lambda item: -item[1].element_size())  # aligned
     header: dict[str, Any] = {}
     end = 0
@@ -93,6 +102,7 @@ def drop_after(directory: Path, step: int) -> None:
 
 
 def _remove(directory: Path, step: int) -> None:
+    _refuse_links(directory)
     for suffix in (".json", ".safetensors"):
         (directory / f"step-{step}{suffix}").unlink(missing_ok=True)
 
@@ -103,16 +113,32 @@ def remove_incomplete(directory: Path) -> None:
     Also those of nodes, which have directories of their own below this one.
     """
     for place in (directory, *directory.glob("node-*")):
+        _refuse_links(place)
         files.remove_drafts(place)
         for path in place.glob("step-*.safetensors"):
             if not path.with_suffix(".json").exists():
                 path.unlink()
 
 
+def _refuse_links(directory: Path) -> None:
+    """What is written and removed here must be the run's own, whoever made its directory."""
+    for place in (directory,) if _alone(directory) else (directory.parent, directory):
+        if place.is_symlink():
+            raise ValueError(
+                f"{place} is a link, and what it leads to may be another's: put the directory "
+                "itself there"
+            )
+
+
+def _alone(directory: Path) -> bool:
+    """Whether all checkpoints lie there; else it is one of several nodes' below that."""
+    return directory.name == "checkpoints"
+
+
 def generations(directory: Path) -> list[int]:
     """The steps of the complete generations, newest first."""
-    steps = [path.stem.removeprefix("step-") for path in directory.glob("step-*.json")]
-    return sorted((int(step) for step in steps if step.isdigit()), reverse=True)
+    names = (_JSON.fullmatch(path.name) for path in directory.glob("step-*.json"))
+    return sorted((int(name[1]) for name in names if name), reverse=True)
 
 
 def load(directory: Path, step: int | None = None) -> Checkpoint:
@@ -127,24 +153,30 @@ def load(directory: Path, step: int | None = None) -> Checkpoint:
         raise ValueError(f"{directory}: no checkpoint of step {step}, but of {known}")
     path = directory / f"step-{step}.safetensors"
     try:
-        about = _about(path.with_suffix(".json"))
-        with path.open("rb") as file:
-            if hashlib.file_digest(file, "sha256").hexdigest() != about["sha256"]:
+        notes, digest = _about(path.with_suffix(".json"), step)
+        with files.opened(path) as file:
+            tensors = load_file(path)  # refuses a file that is longer than its header says
+            if hashlib.file_digest(file, "sha256").hexdigest() != digest:
                 raise ValueError("its hash does not match")
-        return Checkpoint(step, load_file(path), about["notes"])
+        for name, t in tensors.items():
+            if t.dtype not in _KINDS:
+                raise ValueError(f"{name} is {t.dtype}, which no checkpoint holds")
+        return Checkpoint(step, tensors, notes)
     except (ValueError, OSError, SafetensorError) as error:
         older = [s for s in found if s < step]
-        alone = directory.name == "checkpoints"  # else one of several nodes' directories in it
+        alone = _alone(directory)
         run, engine = (directory.parent, "") if alone else (directory.parent.parent, ENGINE)
         command = (
             f"pushsum run --resume --from-step {older[0]} --into {run}{engine}" if older else ""
         )
         offer = f"go on from the one before with {command}" if older else "none is left"
-        raise ValueError(f"{path} is corrupt ({error}): {offer}") from None
+        raise ValueError(f"{path} is corrupt ({one_line(error)}): {offer}") from None
 
 
-def _about(path: Path) -> dict[str, Any]:
-    about = json.loads(path.read_text())
-    if not isinstance(about, dict) or about.get("check") != _check(about):
-        raise ValueError(f"the hash in {path.name} does not match")
-    return about
+def _about(path: Path, step: int) -> tuple[dict[str, Any], str]:
+    """The notes of a generation, and the hash that its tensors should have."""
+    match json_value(files.content(path, MOST_NOTES)):
+        case {"step": int(own), "sha256": str(digest), "notes": dict(notes), "check": check} as it:
+            if own == step and check == _check(it):
+                return notes, digest
+    raise ValueError(f"the hash in {path.name} does not match")

@@ -29,10 +29,13 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
-from pushsum import algorithms, pretrained, topology, weighting
+from pushsum import algorithms, files, pretrained, topology, weighting
 from pushsum.batchnorm import BatchNormPolicy
 from pushsum.engines.gradients import Strategy
 from pushsum.names import nearest, one_line
+from pushsum.reading import MOST_BYTES, MOST_DEPTH, yaml_value
+
+MOST_SHOWN = 200  #: characters of a value or a key in a message
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -310,8 +313,9 @@ def read(path: Path | None, overrides: Iterable[str] = ()) -> Config:
 
 def mapping(path: Path | Traversable) -> dict[str, Any]:
     """What a YAML file holds, unchecked."""
+    text = files.content(path, MOST_BYTES) if isinstance(path, Path) else path.read_bytes()
     try:
-        content = yaml_value(path.read_text(encoding="utf-8")) or {}
+        content = yaml_value(text) or {}
     except ValueError as error:
         raise ValueError(f"{path}: not valid YAML: {error}") from None
     if not isinstance(content, dict):
@@ -319,37 +323,19 @@ def mapping(path: Path | Traversable) -> dict[str, Any]:
     return content
 
 
-class _Yaml(yaml.SafeLoader):
-    """Safe YAML in which 1e-4 is a number, as in version 1.2, not a word."""
-
-
-_Yaml.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+"), list("-+0123456789")
-)
-
-
-def yaml_value(text: str) -> Any:
-    """What a piece of YAML stands for; ValueError in one line."""
-    try:
-        return yaml.load(text, _Yaml)
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date such as 2020-99-99
-        raise ValueError(one_line(error)) from None
-    except RecursionError:
-        raise ValueError("its brackets are too deep") from None
-
-
 def parse(content: Mapping[str, Any]) -> Config:
     """The configuration of a mapping; what is wrong with it is one line."""
     try:
         return Config.model_validate(content)
     except ValidationError as error:
-        raise ValueError(_problem(error.errors()[0])) from None
+        raise ValueError(one_line(_problem(error.errors()[0]))) from None
 
 
 def _problem(error: Any) -> str:
     """What pydantic found, as one line that says what to write instead."""
-    key = ".".join(str(part) for part in error["loc"] if not _is_choice(part))
+    key = _cut(".".join(str(part) for part in error["loc"] if not _is_choice(part)))
     given, said = error["input"], str(error["msg"]).removeprefix("Value error, ")
+    shown = _cut(repr(given))
     match error["type"]:
         case "extra_forbidden" if key == "sweep":
             return "this is the file of a sweep: pushsum sweep FILE --into runs/NAME"
@@ -363,16 +349,22 @@ def _problem(error: Any) -> str:
         case "model_type":
             first, *more = (k for k in valid_keys() if k.startswith(f"{key}."))
             named = first.endswith((".name", ".kind"))
-            hint = f"did you mean {first}={given}?" if named else ", ".join((first, *more))
-            return f"{key} = {given!r}: {key} has keys of its own: {hint}"
+            hint = f"did you mean {first}={_cut(given)}?" if named else ", ".join((first, *more))
+            return f"{key} = {shown}: {key} has keys of its own: {hint}"
         case "tuple_type":
-            return f"{key} = {given!r}: should be a list, e.g. {key}=[{given}]"
+            return f"{key} = {shown}: should be a list, e.g. {key}=[{_cut(given)}]"
         case "literal_error":
             close = nearest(str(given), re.findall(r"'([^']*)'", error["ctx"]["expected"]))
             said += f" (did you mean {close}?)" * (close is not None)
     if _several(given):
         said = "a run has one value; lists are for pushsum sweep"
-    return f"{key} = {given!r}: {said.replace('Input should', 'should')}"
+    return f"{key} = {shown}: {said.replace('Input should', 'should')}"
+
+
+def _cut(value: Any) -> str:
+    """A value as text, cut where nobody reads on."""
+    text = str(value)
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}…"
 
 
 def _several(given: Any) -> bool:
@@ -451,13 +443,15 @@ def _override(content: dict[Any, Any], override: str) -> None:
     try:
         value = yaml_value(text)
     except ValueError as error:
-        raise ValueError(f"override {override!r}: {error}") from None
+        raise ValueError(f"override {_cut(repr(override))}: {error}") from None
     set_value(content, key, value)
 
 
 def set_value(content: dict[Any, Any], key: str, value: Any) -> None:
     """Set a dotted key of a nested mapping."""
     *path, leaf = key.split(".")
+    if len(path) > MOST_DEPTH:
+        raise ValueError(f"{_cut(key)}: no key has so many parts")
     for part in path:
         content = content.setdefault(part, {})
         if not isinstance(content, dict):

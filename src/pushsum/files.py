@@ -1,11 +1,13 @@
-"""Files that appear complete or not at all, also when the disk is full or the machine stops."""
+"""Files that appear complete or not at all, and files to read that somebody else may have made."""
 
 import os
 import re
 import secrets
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedIOBase, BufferedReader
 from pathlib import Path
 from typing import IO
 
@@ -14,7 +16,10 @@ _DRAFT = re.compile(r"\..+\.[0-9a-f]{8}")
 
 @contextmanager
 def appearing(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write that takes its name only when it is complete and on disk."""
+    """A file to write that takes its name only when it is complete and on disk.
+
+    That also holds when the disk is full or the machine stops.
+    """
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with draft.open("xb") as file:
@@ -35,8 +40,44 @@ def appearing(path: Path) -> Iterator[IO[bytes]]:
 def remove_drafts(directory: Path) -> None:
     """What processes that were killed have left in a directory at which nobody is at work."""
     for path in directory.glob(".*"):
-        if _DRAFT.fullmatch(path.name):
+        if _DRAFT.fullmatch(path.name) and (path.is_symlink() or not path.is_dir()):
             path.unlink(missing_ok=True)
+
+
+@contextmanager
+def opened(path: Path, most: int | None = None, follow: bool = True) -> Iterator[BufferedReader]:
+    """A regular file to read: a pipe or a device may never end, or even begin.
+
+    Args:
+        path: its name.
+        most: so many bytes; ValueError if there are more.
+        follow: whether it may be a link, and so lie anywhere.
+    """
+    if not follow and path.is_symlink():
+        raise ValueError(f"{path.name} is a link: put the file itself there")
+    with open(path, "rb", opener=_without_waiting) as file:
+        status = _regular(file, path)
+        if most is not None and status.st_size > most:
+            raise ValueError(f"{path.name} has {status.st_size:,} bytes, more than {most:,}")
+        yield file
+
+
+def content(path: Path, most: int, follow: bool = True) -> bytes:
+    """All that such a file holds."""
+    with opened(path, most, follow) as file:
+        return file.read(most)
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """For `open`: that of a pipe would wait for whoever is at its other end."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0), 0o666)
+
+
+def _regular(file: BufferedIOBase, path: Path) -> os.stat_result:
+    status = os.fstat(file.fileno())
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError(f"{path.name} is not a regular file")
+    return status
 
 
 @contextmanager
@@ -45,7 +86,8 @@ def alone(path: Path) -> Iterator[None]:
 
     Where there is no flock (Windows), nothing is held.
     """
-    with path.open("ab") as file:
+    with open(path, "ab", opener=_without_waiting) as file:
+        _regular(file, path)
         if sys.platform != "win32":
             import fcntl
 

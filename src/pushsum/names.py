@@ -61,6 +61,18 @@ def flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def one_line(error: Exception) -> str:
-    """What an error says, without its line breaks."""
-    return " ".join(str(error).split()) or type(error).__name__
+def one_line(said: object, most: int = 2000) -> str:
+    """What an error or a text says, in one line of bounded length, without control characters."""
+    text = plain(" ".join(str(said).split())) or type(said).__name__
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
+def plain(text: str) -> str:
+    r"""A text that steers neither a terminal nor the direction in which it is read.
+
+    >>> plain("a\x1b[31mb\u202ec\td")
+    'a�[31mb�c d'
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else " " if c.isspace() else "\ufffd" for c in text)

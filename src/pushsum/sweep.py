@@ -8,18 +8,19 @@ A recipe is a configuration with a section `sweep`:
 
 Every cell is tried with every combination of the grid, whose last key changes fastest. An override
 of a key in which the cells differ chooses among them; any other changes the grid, or all cells.
-`sweep: NAME` takes the section of another recipe.
+`sweep: NAME` takes the section of a recipe that comes with the package.
 """
 
 import itertools
 import json
+import math
 import multiprocessing
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
-from importlib.resources import files
+from importlib.resources import files as packaged
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -27,13 +28,16 @@ from typing import Any, Literal
 
 import torch
 
-from pushsum import training
-from pushsum.config import Config, mapping, parse, set_value, yaml_value
+from pushsum import files, training
+from pushsum.config import Config, mapping, parse, set_value
 from pushsum.engines.gradients import Strategy
 from pushsum.engines.memory import keep_freed_memory
 from pushsum.engines.world import OneProcess
 from pushsum.experiment import Experiment
 from pushsum.names import counted, flat, one_line
+from pushsum.reading import MOST_META, json_value, yaml_value
+
+MOST_CELLS = 10_000  #: of a sweep
 
 Progress = Callable[["Cell", str], None]  #: (cell, 'started' | 'skipped' | 'finished' | reason)
 Within = Callable[["Cell", int, int], None]  #: (cell, step, steps)
@@ -49,7 +53,7 @@ class Cell:
 
 def recipes() -> list[str]:
     """The recipes that come with the package."""
-    folder = files("pushsum") / "recipes"
+    folder = packaged("pushsum") / "recipes"
     return sorted(
         p.name.removesuffix(".yaml") for p in folder.iterdir() if p.name.endswith(".yaml")
     )
@@ -59,7 +63,9 @@ def read(source: str | None, overrides: Sequence[str] = ()) -> list[Cell]:
     """The cells of a recipe (by name or path) with overrides; `key=a,b,c` adds to the grid."""
     content = _content(source)
     plan = content.pop("sweep", None) or {}
-    if isinstance(plan, str):  # another recipe's
+    if isinstance(plan, str):  # a recipe's; a file of somebody else names no other files
+        if plan not in recipes():
+            raise ValueError(f"sweep: {one_line(plan)} is not a recipe ({', '.join(recipes())})")
         plan = _content(plan).get("sweep") or {}
     cells, grid = _plan(source, plan)
     for override in overrides:
@@ -100,7 +106,7 @@ def _content(source: str | None) -> dict[str, Any]:
     if source is None:
         return {}
     if source in recipes():
-        return mapping(files("pushsum") / "recipes" / f"{source}.yaml")
+        return mapping(packaged("pushsum") / "recipes" / f"{source}.yaml")
     if Path(source).is_file():
         return mapping(Path(source))
     raise ValueError(f"{source}: neither a file nor a recipe ({', '.join(recipes())})")
@@ -109,6 +115,9 @@ def _content(source: str | None) -> dict[str, Any]:
 def _cells(
     content: dict[str, Any], cells: Sequence[Mapping[str, Any]], grid: Mapping[str, Sequence[Any]]
 ) -> Iterator[Cell]:
+    count = len(cells) * math.prod(map(len, grid.values()))
+    if count > MOST_CELLS:
+        raise ValueError(f"the sweep has {count:,} cells, more than {MOST_CELLS:,}: split it")
     names = set()
     for values in itertools.product(*grid.values()):
         for cell in cells:
@@ -349,8 +358,8 @@ def _difference(stored: Config | None, config: Config) -> str | None:
 
 def _finished(directory: Path) -> bool:
     try:
-        return bool(json.loads((directory / "meta.json").read_text())["finished"])
-    except (OSError, ValueError, KeyError):
+        return bool(json_value(files.content(directory / "meta.json", MOST_META))["finished"])
+    except (OSError, ValueError, TypeError, KeyError):
         return False
 
 

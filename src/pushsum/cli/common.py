@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
+from pushsum.names import one_line, plain
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
@@ -117,7 +119,7 @@ def say(bar: Progress, text: str) -> None:
     Whoever stops reading does not stop what is told: rich would end the program.
     """
     with suppress(SystemExit):
-        bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        bar.console.print(plain(text), highlight=False, markup=False, soft_wrap=True)
 
 
 class Pace:
@@ -142,7 +144,7 @@ class Pace:
 
 def warn(message: str) -> None:
     """One line on standard error; everything goes on."""
-    print(f"pushsum: warning: {message}", file=sys.stderr, flush=True)
+    print(f"pushsum: warning: {one_line(message)}", file=sys.stderr, flush=True)
 
 
 def fail(message: str) -> NoReturn:
@@ -153,7 +155,7 @@ def fail(message: str) -> NoReturn:
 
 def complain(text: str) -> None:
     """One line on standard error, whole: other processes may write there at the same time."""
-    sys.stderr.write(f"pushsum: {' '.join(text.split())}\n")
+    sys.stderr.write(f"pushsum: {one_line(text)}\n")
     sys.stderr.flush()
 
 

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from pushsum.cli.common import show, warn
+from pushsum.names import plain
 
 
 def evaluate(
@@ -43,7 +44,9 @@ def evaluate(
         }
         rows |= dict.fromkeys(refused, ("–", "–", "–"))
         for policy, shown in rows.items():
-            table.add_row(escape(str(run)), str(step), policy if len(rows) > 1 else "none", *shown)
+            table.add_row(
+                escape(plain(str(run))), str(step), policy if len(rows) > 1 else "none", *shown
+            )
         for policy, why in refused.items():
             warn(f"{run}, {policy}: {why}")
     show(table)

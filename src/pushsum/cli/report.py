@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from pushsum.cli.common import warn
+
+if TYPE_CHECKING:
+    from pushsum.report import Skipped
+
+MOST_NAMED = 10  #: runs that are left out
 
 
 def report(
@@ -17,5 +24,12 @@ def report(
     """Write report.html (one page, no network) and the table as Markdown, CSV and LaTeX."""
     from pushsum.report import write
 
-    for path in write(directory, into).values():
+    for path in write(directory, into, _warn).values():
         typer.echo(path)
+
+
+def _warn(left_out: tuple[Skipped, ...]) -> None:
+    for path, reason in left_out[:MOST_NAMED]:
+        warn(f"{path} is left out: {reason}")
+    if len(left_out) > MOST_NAMED:
+        warn(f"{len(left_out) - MOST_NAMED} more are left out: the page names them")

@@ -231,10 +231,12 @@ def _usual_engine() -> str:
 
 def _engine_of(into: Path | None) -> str:
     """That which made the run in a directory."""
-    import json
+    from pushsum import files
+    from pushsum.reading import MOST_META, json_value
 
     try:
-        engine: str = json.loads(((into or Path()) / "meta.json").read_text())["engine"]
+        path = (into or Path()) / "meta.json"
+        engine: str = json_value(files.content(path, MOST_META))["engine"]
     except (OSError, ValueError, TypeError, KeyError):
         return ENGINES[0]  # what is wrong with the run is said later
     return engine

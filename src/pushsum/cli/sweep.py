@@ -124,7 +124,7 @@ def _parameters(text: str | None) -> dict[str, Any] | None:
     """`a=1,b=x` -> {'a': 1, 'b': 'x'}."""
     if text is None:
         return None
-    from pushsum.config import yaml_value
+    from pushsum.reading import yaml_value
 
     pairs = [part.partition("=") for part in text.split(",") if part]
     wrong = [key for key, equals, _ in pairs if not equals or not key]

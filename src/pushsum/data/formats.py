@@ -20,6 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from pushsum.names import one_line
+
 
 @contextmanager
 def refusing(name: str, expected: str) -> Iterator[None]:
@@ -35,9 +37,7 @@ def refusing(name: str, expected: str) -> Iterator[None]:
     except OSError:
         raise
     except Exception as error:
-        raise ValueError(
-            f"{name} is not {expected}: {str(error) or type(error).__name__}"
-        ) from error
+        raise ValueError(f"{name} is not {expected}: {one_line(error)}") from error
 
 
 def members(

@@ -265,7 +265,7 @@ def _own(path: Path) -> Dataset:
             f"{path} lacks {', '.join(missing)} (it holds {held or 'nothing'}): write it with "
             "numpy.savez(path, x_train=..., y_train=..., x_test=..., y_test=...)"
         )
-    arrays = store.read(path)
+    arrays = store.read(path, names)
     parts: dict[str, np.ndarray] = {}
     for part in ("train", "test"):
         x, y = _samples(path, f"x_{part}", arrays[f"x_{part}"]), arrays[f"y_{part}"]

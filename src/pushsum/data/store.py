@@ -8,7 +8,7 @@ import hashlib
 import json
 import math
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -76,11 +76,11 @@ def headers(path: Path) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
     return found
 
 
-def read(path: Path) -> dict[str, np.ndarray]:
-    """All arrays of an .npz file; never unpickles. The checksums of the zip format are checked."""
+def read(path: Path, names: Iterable[str] | None = None) -> dict[str, np.ndarray]:
+    """These arrays of an .npz file, or all; never unpickles. The zip's checksums are checked."""
     headers(path)
     with refusing(str(path), "a readable .npz file"), np.load(path, allow_pickle=False) as arrays:
-        return dict(arrays)
+        return {name: arrays[name] for name in (arrays if names is None else names)}
 
 
 def content_hash(array: np.ndarray) -> str:

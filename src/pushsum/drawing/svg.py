@@ -7,6 +7,7 @@ from math import inf
 from pathlib import Path
 
 from pushsum import files
+from pushsum.names import plain
 
 #: Okabe and Ito's colours, which colour-blind readers can tell apart; yellow is too pale for lines.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -72,7 +73,7 @@ def curve(points: Sequence[tuple[float, float]], colour: str, dash: str) -> str:
 
 def fit(text: str, room: float = inf, size: float = 1) -> str:
     """Text as SVG, cut to the room there is."""
-    text = "".join(c if c.isprintable() else " " for c in text)
+    text = plain(text)
     if text_width(text, size) <= room:
         return escape(text)
     while text and text_width(text + "…", size) > room:

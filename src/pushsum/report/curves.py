@@ -14,6 +14,7 @@ from pushsum.report.runs import Record
 
 DASHES = 3  # kinds of lines that the script can draw
 MOST_POINTS = 400  # of a curve; beyond that they are closer than pixels
+ALL_POINTS = 15_000  # of all curves together, so that the page stays small
 
 
 class Measure(NamedTuple):
@@ -46,6 +47,8 @@ AXES = {"steps": "steps", "epochs": "epochs", "bytes": "bytes pushed", "time": "
 def curves(results: Results) -> dict[str, Any]:
     """Everything the script draws, as JSON-ready objects; None where there is no value."""
     numbers = {method: k for k, method in enumerate(results.methods)}
+    count = sum(len(setting.cells) for setting in results.settings)
+    most = max(2, min(MOST_POINTS, ALL_POINTS // count))
     settings: list[dict[str, Any]] = [
         {
             "name": setting.name,
@@ -53,7 +56,7 @@ def curves(results: Results) -> dict[str, Any]:
                 {
                     "topology": topology,
                     "series": [
-                        {"method": numbers[method]} | _series(cell)
+                        {"method": numbers[method]} | _series(cell, most)
                         for (method, t), cell in setting.cells.items()
                         if t == topology
                     ],
@@ -97,8 +100,8 @@ def _looks(results: Results) -> list[tuple[int, int]]:
     return [looks.get(method) or next(free) for method in results.methods]
 
 
-def _series(cell: Cell) -> dict[str, Any]:
-    """Points with the same epoch are averaged; seeds that ended before it are left out.
+def _series(cell: Cell, most: int) -> dict[str, Any]:
+    """At most so many points: means over seeds at one epoch; those that ended before are left out.
 
     Where one that goes on was not tested, there is no point: the mean would jump to the others.
     """
@@ -108,7 +111,8 @@ def _series(cell: Cell) -> dict[str, Any]:
             at[round(record.epoch, 6)].append(record)
     ends = [round(run.last.epoch, 6) for run in cell.runs]
     shared = [e for e in sorted(at) if len(at[e]) >= sum(end >= e for end in ends)]
-    points = _thinned([at[epoch] for epoch in shared])
+    points = _thinned([at[epoch] for epoch in shared], most)
+    measured = [[record.measures for record in records] for records in points]
     xs = {
         "steps": [_mean(r.step for r in records) for records in points],
         "epochs": [_mean(r.epoch for r in records) for records in points],
@@ -117,7 +121,7 @@ def _series(cell: Cell) -> dict[str, Any]:
     }
     ys = {}
     for measure in MEASURES:
-        spreads = [[record.measures[measure.key] for record in records] for records in points]
+        spreads = [[found[measure.key] for found in group] for group in measured]
         mean = [_mean(s.mean for s in group) for group in spreads]
         if any(value is not None for value in mean):
             low = [_rounded(min((s.low for s in group), default=0)) for group in spreads]
@@ -126,11 +130,11 @@ def _series(cell: Cell) -> dict[str, Any]:
     return {"runs": len(cell.runs), "x": xs, "y": ys}
 
 
-def _thinned(points: list[list[Record]]) -> list[list[Record]]:
-    if len(points) <= MOST_POINTS:
+def _thinned(points: list[list[Record]], most: int) -> list[list[Record]]:
+    if len(points) <= most:
         return points
-    step = (len(points) - 1) / (MOST_POINTS - 1)
-    return [points[round(k * step)] for k in range(MOST_POINTS)]
+    step = (len(points) - 1) / (most - 1)
+    return [points[round(k * step)] for k in range(most)]
 
 
 def _mean(values: Iterable[float]) -> float | None:

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from itertools import groupby
 from math import isnan
 
@@ -14,6 +15,9 @@ _CSV = (
     *("accuracy_mean", "accuracy_std", "loss_mean", "loss_std", "paper_accuracy", "paper_loss"),
     *("bytes", "modelled_seconds", "unfinished"),
 )
+
+
+_NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?")
 
 
 def number(value: float, measure: str) -> str:
@@ -71,10 +75,7 @@ def comma_separated(results: Results) -> str:
             count = len(cell.runs)
             writer.writerow(
                 [
-                    setting.name,
-                    method,
-                    "; ".join(weightings),
-                    topology,
+                    *map(_csv, (setting.name, method, "; ".join(weightings), topology)),
                     " ".join(str(run.seed) for run in cell.runs),
                     plain(cell.accuracy.mean, "nan"),
                     plain(cell.accuracy.std),
@@ -87,6 +88,13 @@ def comma_separated(results: Results) -> str:
                 ]
             )
     return out.getvalue()
+
+
+def _csv(text: str) -> str:
+    """A name that no spreadsheet takes for a formula."""
+    text = " ".join(text.split())
+    formula = text.startswith(("=", "+", "-", "@")) and not _NUMBER.fullmatch(text)
+    return f"'{text}" if formula else text
 
 
 def latex(results: Results) -> str:

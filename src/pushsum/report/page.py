@@ -13,12 +13,14 @@ from markupsafe import Markup
 
 from pushsum import __version__
 from pushsum.drawing import svg
+from pushsum.names import plain
 from pushsum.report import formats, pictures
 from pushsum.report.curves import curves
 from pushsum.report.results import DATA, MODELS, Results, Setting, notes, tables, weights, word
-from pushsum.report.runs import Run
+from pushsum.report.runs import Run, shown
 
 MOST_LISTED = 10  # values that are listed one by one
+MOST_DESCRIBED = 200  # settings
 
 _SPLIT = {  # kind -> the options that matter to it
     "clusters": ("clusters", "shared"),
@@ -48,7 +50,7 @@ def html(results: Results, directory: Path) -> str:
         colours=svg,
         script=script,
         script_hash=_hash(script),
-        facts=[(setting, list(_facts(setting))) for setting in results.settings],
+        facts=[(s, list(_facts(s))) for s in results.settings[:MOST_DESCRIBED]],
         versions=_versions(results.runs),
         unfinished=[(_relative(run.path, directory), _progress(run)) for run in _open(results)],
         skipped=[(_relative(path, directory), reason) for path, reason in results.skipped],
@@ -59,8 +61,8 @@ def html(results: Results, directory: Path) -> str:
         drawn=drawn,
         milestones=_milestones(results),
         topologies=pictures.topologies(results),
-        weights=[(setting, pictures.weights(setting)) for setting in results.settings],
-        block=pictures.block,
+        weights=list(_weights(results)),
+        pictures=pictures,
         splits=pictures.splits(results),
         picture=Markup,  # drawn by us: their text is escaped where it is drawn
     )
@@ -90,7 +92,7 @@ def _title(results: Results, directory: Path) -> str:
     """The setting; of several, which would fill many lines, the name of what holds them all."""
     if len(results.settings) == 1:
         return results.settings[0].name
-    return directory.resolve().name or f"{len(results.settings)} settings"
+    return plain(directory.resolve().name) or f"{len(results.settings)} settings"
 
 
 def _facts(setting: Setting) -> Iterator[tuple[str, str]]:
@@ -104,38 +106,39 @@ def _facts(setting: Setting) -> Iterator[tuple[str, str]]:
         if key.startswith("model.") and key != "model.name" and value not in (None, False)
     ]
     yield "data", DATA.get(data) or word(runs[0], "data.name")
-    yield "model", ", ".join([MODELS.get(model, model), *options])
+    yield "model", ", ".join([MODELS.get(model) or word(runs[0], "model.name"), *options])
     yield "parameters", _listed(f"{d:,}" for r in runs if isinstance(d := r.meta.get("d"), int))
     yield "nodes", str(runs[0].nodes)
     yield "split", _split(runs[0])
-    at_most = f", at most {config['steps']} steps" if config.get("steps") else ""
-    yield "epochs", f"{config.get('epochs')}{at_most}, batch {config.get('batch')} per node"
+    at_most = f", at most {word(runs[0], 'steps')} steps" if config.get("steps") else ""
+    epochs, batch = word(runs[0], "epochs"), word(runs[0], "batch")
+    yield "epochs", f"{epochs}{at_most}, batch {batch} per node"
     yield "weights", weights(setting)
     yield "step size", _listed(run.config.get("algorithm.lr") for run in runs)
     yield "seeds", _listed(run.seed for run in runs)
     if "evaluation.batchnorm" in config and model.startswith("resnet"):
-        yield "BatchNorm in tests", str(config["evaluation.batchnorm"])
+        yield "BatchNorm in tests", word(runs[0], "evaluation.batchnorm")
     if "link.gigabits" in config:
-        late = config.get("link.latency") or 0
+        rate, late = word(runs[0], "link.gigabits"), shown(config.get("link.latency") or 0)
         alone = ", weighting not hidden" if config.get("link.overlap") is False else ""
-        yield "modelled links", f"{config['link.gigabits']} Gbit/s, {late} s latency{alone}"
+        yield "modelled links", f"{rate} Gbit/s, {late} s latency{alone}"
     yield "runs", f"{len(runs)}, methods: {len(setting.methods)}"
     if setting.differences:
         yield "told apart by", setting.differences
 
 
 def _split(run: Run) -> str:
-    kind = str(run.config.get("split.kind"))
+    kind = word(run, "split.kind")
     options = [
-        f"{key}={str(value).lower()}"
+        f"{key}={word(run, f'split.{key}')}"
         for key in _SPLIT.get(kind, ())
-        if (value := run.config.get(f"split.{key}")) is not None
+        if run.config.get(f"split.{key}") is not None
     ]
     return f"{kind} ({', '.join(options)})" if options else kind
 
 
 def _listed(values: Iterable[Any]) -> str:
-    distinct = {str(value): value for value in values}
+    distinct = {shown(value): value for value in values}
     words = list(distinct)
     if all(isinstance(value, int | float) for value in distinct.values()):
         words.sort(key=lambda word: distinct[word])
@@ -147,9 +150,9 @@ def _listed(values: Iterable[Any]) -> str:
 def _versions(runs: list[Run]) -> list[str]:
     def text(run: Run) -> str:
         meta = run.meta
-        git = f" ({meta['git']})" if meta.get("git") else ""
-        known = [f"{name} {meta[key]}" for name, key in _PROGRAMS if meta.get(key)]
-        return f"pushsum {meta.get('pushsum', 'unknown')}{git}" + "".join(f", {k}" for k in known)
+        git = f" ({shown(meta['git'])})" if meta.get("git") else ""
+        known = [f", {name} {shown(meta[key])}" for name, key in _PROGRAMS if meta.get(key)]
+        return f"pushsum {shown(meta.get('pushsum', 'unknown'))}{git}{''.join(known)}"
 
     return sorted({text(run) for run in runs})
 
@@ -169,10 +172,22 @@ def _progress(run: Run) -> str:
 
 
 def _relative(path: Path, directory: Path) -> str:
-    return str(path.relative_to(directory)) if path != directory else path.name or str(path)
+    """Below the directory; of itself its name."""
+    return plain(str(path.relative_to(directory)) if path != directory else path.resolve().name)
 
 
-# --------------------------------------------------------------------------- tables
+# --------------------------------------------------------------------------- tables and pictures
+
+
+def _weights(
+    results: Results,
+) -> Iterator[tuple[Setting, dict[tuple[str, str], pictures.WeightCell]]]:
+    left = pictures.MOST_MATRICES
+    for setting in results.settings:
+        if left > 0:
+            found = pictures.weights(setting, left)
+            left -= len(found)
+            yield setting, found
 
 
 def _milestones(results: Results) -> list[tuple[str, str, str, list[str]]]:
@@ -182,6 +197,6 @@ def _milestones(results: Results) -> list[tuple[str, str, str, list[str]]]:
         for (method, topology), cell in setting.cells.items():
             records = max((run.records for run in cell.runs), key=len)
             chosen = [records[round(k * (len(records) - 1) / 4)] for k in range(5)]
-            values = [formats.number(100 * r.measures["accuracy"].mean, "accuracy") for r in chosen]
+            values = [formats.number(100 * record.accuracy, "accuracy") for record in chosen]
             rows.append((setting.name, topology, method, values))
     return rows

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from pushsum.algorithms import ADAPTIVE
 from pushsum.names import flat
-from pushsum.report.runs import HOW, Run
+from pushsum.report.runs import HOW, Run, shown
 
 _CELL = ("model.name", "data.name", "algorithm.name", "topology.name")
 _NO_MATTER = (  # to what Table 1 shows; or compared in words of their own
@@ -75,7 +75,7 @@ def _cell(config: Mapping[str, Any]) -> tuple[Any, ...]:
 def _word(value: Any) -> str:
     if value is None:
         return "not set"
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return shown(value)
 
 
 @cache

@@ -8,14 +8,18 @@ import re
 from collections.abc import Sequence
 from itertools import groupby
 from math import ceil, isnan, sqrt
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pushsum.drawing import svg
+from pushsum.drawing.axes import round_up
 from pushsum.drawing.svg import BLUE, FAINT, SOFT
 from pushsum.report.results import Results, Setting
-from pushsum.report.runs import Record, Run
+from pushsum.report.runs import Run, shown
 
-MOST_NODES = 2000  # of a graph that is drawn; one with more has too many edges to count
+MOST_NODES = 1000  # of a graph that is drawn; one with more has too many edges to count
+MOST_DRAWN = 30  # topologies, and splits
+MOST_MATRICES = 300  # cells whose weight matrices are drawn
+MOST_CLASSES = 500  # of a split that is drawn
 MOST_CELLS = 40  # along each side of a weight matrix
 MOST_ROWS = 120  # nodes that get a row of their own in the picture of the split
 MOST_COUNTS = 12  # classes up to which the counts are written out
@@ -37,13 +41,13 @@ class Drawing(NamedTuple):
 
 
 def topologies(results: Results) -> list[Drawing]:
-    """Every topology once, with the certificate its runs recorded."""
+    """The first topologies, each once, with the certificate its runs recorded."""
     drawings: dict[tuple[str, int], Drawing] = {}
     for setting in results.settings:
         for (_, label), cell in setting.cells.items():
             run = cell.runs[0]
             key = (label, run.nodes)
-            if key not in drawings:
+            if key not in drawings and len(drawings) < MOST_DRAWN:
                 drawn = _topology(run)
                 title = f"{label}, {run.nodes} nodes"
                 drawings[key] = Drawing(title, _certificate(run), drawn, _width(drawn, run.nodes))
@@ -55,9 +59,9 @@ def _certificate(run: Run) -> str:
     if not isinstance(found, dict):
         return ""
     known = (("B", "period"), ("Δ", "diameter"), ("H", "horizon"))
-    words = [f"{letter} = {found[key]}" for letter, key in known if key in found]
+    words = [f"{letter} = {found[key]}" for letter, key in known if type(found.get(key)) is int]
     if run.config["topology.name"] == "random":
-        words.append(f"seed {_graph_seed(run)}")
+        words.append(f"seed {shown(_graph_seed(run))}")
     return ", ".join(words)
 
 
@@ -86,8 +90,8 @@ def _width(drawn: str, nodes: int) -> int:
     return round(float(natural[1]) * (0.88 if nodes <= 12 else 0.6)) if natural else 240
 
 
-def _graph_seed(run: Run) -> int:
-    own: int | None = run.config.get("topology.seed")
+def _graph_seed(run: Run) -> Any:
+    own = run.config.get("topology.seed")
     return run.seed if own is None else own
 
 
@@ -101,16 +105,17 @@ class WeightCell(NamedTuple):
     maps: list[Drawing]
 
 
-def weights(setting: Setting) -> dict[tuple[str, str], WeightCell]:
+def weights(setting: Setting, most: int = MOST_MATRICES) -> dict[tuple[str, str], WeightCell]:
     """First, middle and last weight matrix of the first run of each cell that has any."""
-    found = {}
+    found: dict[tuple[str, str], WeightCell] = {}
     for key, cell in setting.cells.items():
-        records = next((kept for run in cell.runs if (kept := _with_weights(run))), [])
-        if not records:
+        if len(found) == most:
+            break
+        matrices = next((kept for run in cell.runs if (kept := _matrices(run))), [])
+        if not matrices:
             continue
-        chosen = [records[k] for k in sorted({0, len(records) // 2, len(records) - 1})]
-        constant = len(chosen) > 1 and all(r.weights == chosen[0].weights for r in chosen)
-        drawn = [_weight_map(record) for record in (chosen[:1] if constant else chosen)]
+        constant = len(matrices) > 1 and all(m == matrices[0][1] for _, m in matrices)
+        drawn = [_weight_map(step, m) for step, m in (matrices[:1] if constant else matrices)]
         found[key] = WeightCell(constant, drawn)
     return found
 
@@ -120,13 +125,14 @@ def block(nodes: int) -> int:
     return ceil(nodes / MOST_CELLS)
 
 
-def _with_weights(run: Run) -> list[Record]:
-    return [r for r in run.records if r.weights is not None and len(r.weights) == len(r.weights[0])]
+def _matrices(run: Run) -> list[tuple[int, Matrix]]:
+    """The first, the middle and the last that a run has, with their steps."""
+    records = [record for record in run.records if record.weights is not None]
+    chosen = sorted({0, len(records) // 2, len(records) - 1}) if records else []
+    return [(record.step, m) for record, m in run.weights(records[k] for k in chosen)]
 
 
-def _weight_map(record: Record) -> Drawing:
-    matrix = record.weights
-    assert matrix is not None
+def _weight_map(step: int, matrix: Matrix) -> Drawing:
     n = len(matrix)
     own = [matrix[i][i] for i in range(n)]
     given = [w for j, row in enumerate(matrix) for i, w in enumerate(row) if i != j and w > 0]
@@ -136,9 +142,9 @@ def _weight_map(record: Record) -> Drawing:
     size = len(small)
     body = (
         f'<svg viewBox="0 0 {size} {size}" role="img" shape-rendering="crispEdges">'
-        f"<title>step {record.step}: {note}</title>{_cells(shades)}</svg>"
+        f"<title>step {step}: {note}</title>{_cells(shades)}</svg>"
     )
-    return Drawing(f"step {record.step}", note, body)
+    return Drawing(f"step {step}", note, body)
 
 
 def _range(values: list[float]) -> str:
@@ -152,14 +158,14 @@ def _range(values: list[float]) -> str:
 
 
 def splits(results: Results) -> list[Drawing]:
-    """Who holds which labels: one picture per distinct split."""
+    """Who holds which labels: one picture for each of the first distinct splits."""
     groups: dict[tuple[tuple[float, ...], ...], list[str]] = {}
     for setting in results.settings:
         seen = {}
         for run in setting.runs:
             if run.split and run.split not in seen:
                 seen[run.split] = run.seed
-        for table, seed in list(seen.items())[:1]:
+        for table, seed in list(seen.items())[: len(groups) < MOST_DRAWN]:
             other = f", seed {seed} of {len(seen)} different ones" if len(seen) > 1 else ""
             groups.setdefault(table, []).append(setting.name + other)
     return [
@@ -177,6 +183,8 @@ def _split_note(table: Matrix) -> str:
 
 
 def _split_map(table: Matrix) -> str:
+    if len(table[0]) > MOST_CLASSES:
+        return ""
     size = ceil(len(table) / MOST_ROWS)
     totals = _blocks([[sum(row)] for row in table], size, 1)
     table = _blocks(table, size, 1)
@@ -215,8 +223,7 @@ def _split_map(table: Matrix) -> str:
 
 def _labelled(count: int, size: float, room: float) -> range:
     """Which rows or columns of this size get their numbers so that these do not touch."""
-    steps = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
-    return range(0, count, next((k for k in steps if k * size >= room), 1000))
+    return range(0, count, max(1, round(round_up(room / size))))
 
 
 # --------------------------------------------------------------------------- heat maps

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
 from math import isnan, nan
-from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
 from pushsum.algorithms import ADAPTIVE, NAMES
+from pushsum.names import plain
 from pushsum.report import paper
-from pushsum.report.runs import HOW, Run, Skipped
+from pushsum.report.runs import HOW, Run, Skipped, shown
 
 MODELS = {
     "resnet18": "ResNet-18",
@@ -364,14 +364,13 @@ def _without_copies(runs: Iterable[Run]) -> tuple[list[Run], list[Skipped]]:
             group, key=lambda run: (not run.finished, -run.last.step, -len(run.records))
         )
         kept.append(first)
-        reason = f"same configuration and seed as {first.path.name}"
+        reason = f"same configuration and seed as {plain(first.path.name)}"
         copies += [Skipped(run.path, reason) for run in rest]
     return kept, copies
 
 
 def _base(run: Run) -> str:
-    model, data = run.config["model.name"], run.config["data.name"]
-    short = Path(data).stem if data.endswith(".npz") else data
+    model, short = word(run, "model.name"), word(run, "data.name").removesuffix(".npz")
     return f"{MODELS.get(model, model)} + {DATA.get(short, short)}"
 
 
@@ -416,7 +415,7 @@ def _columns(group: list[Run]) -> Iterable[tuple[Run, str]]:
         ]
         for run in members:
             words = [f"{key.removeprefix('topology.')}={word(run, key)}" for key in varying]
-            label = TOPOLOGIES.get(name, name)
+            label = TOPOLOGIES.get(name) or shown(name)
             yield run, f"{label}({', '.join(words)})" if words else label
 
 
@@ -433,6 +432,7 @@ def _rows(runs: list[Run], where: Mapping[Run, tuple[str, str]]) -> dict[Run, st
         kinds[run.algorithm].add(_kind(run))
         families[run.algorithm, _kind(run)].append(run)
     rows: dict[Run, str] = {}
+    files: dict[str, dict[str, int]] = defaultdict(dict)  # row -> its weighting's files, numbered
     for (algorithm, kind), family in sorted(families.items(), key=lambda item: _order(item[0])):
         cells: dict[tuple[str, str], list[Run]] = defaultdict(list)
         for run in family:
@@ -451,7 +451,10 @@ def _rows(runs: list[Run], where: Mapping[Run, tuple[str, str]]) -> dict[Run, st
                 words.append(kind if plain else run.weighting)
             traits = _traits(run)
             words += [f"{k}={traits[k]}" for k in varying if k in traits and k != "weighting"]
-            rows[run] = ", ".join(words)
+            name = ", ".join(words)
+            file = str(run.config.get("algorithm.weighting")) if ".py:" in run.weighting else ""
+            number = files[name].setdefault(file, len(files[name]) + 1)
+            rows[run] = name if number == 1 else f"{name} ({number})"
     return rows
 
 
@@ -486,13 +489,5 @@ def _place(name: str, known: tuple[str, ...]) -> int:
 
 
 def word(run: Run, key: str) -> str:
-    """A value as configurations write it; of a file its name, for a page may be sent to anybody."""
-    value = run.value(key)
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, tuple):
-        return str(list(value))
-    text = str(value)
-    return Path(text).name if text.endswith((".npz", ".safetensors")) else text
+    """What a run has for a key, as text."""
+    return shown(run.value(key))

@@ -1,23 +1,31 @@
 """Run directories as objects: everything that a report reads, checked at the door."""
 
-import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from math import nan
-from pathlib import Path
+from itertools import count
+from math import isnan, nan
+from pathlib import Path, PureWindowsPath
 from typing import Any, NamedTuple
 
-import yaml
-
+from pushsum import files
 from pushsum.algorithms import ADAPTIVE
-from pushsum.names import NETWORKS, flat, one_line
+from pushsum.names import NETWORKS, flat, one_line, plain
+from pushsum.reading import MOST_BYTES, MOST_CHARACTERS, MOST_META, json_value, yaml_value
 
 CONFIG, META, RECORDS = "config.yaml", "meta.json", "records.jsonl"
 LARGEST = 1e300  #: beyond it, a number counts as none: means and squares of it would overflow
+LAST_STEP = 10**15  #: of any run
+MOST_NODES = 10**9
+MOST_KEYS = 500  #: of a configuration
+MOST_RECORDS = 1024  #: of a run that are kept: more than a curve has points
+MOST_LINE = 1 << 20  #: bytes of a record
+MOST_LINES = 1 << 30  #: bytes of all records of a run
 #: Not what is run.
 HOW = ("gradients", "device", "checkpoint", "data.root", "evaluation.nodes", "evaluation.every")
+
+Table = tuple[tuple[float, ...], ...]
 
 
 class Spread(NamedTuple):
@@ -28,23 +36,35 @@ class Spread(NamedTuple):
     high: float
 
 
-@dataclass(frozen=True)
-class Record:
-    """One evaluation.
+class Record(NamedTuple):
+    """One evaluation; NaN where nothing was measured.
 
     Attributes:
         step, epoch, bytes: how far the run was.
         modelled: seconds on the configured network.
-        measures: what was measured, by the names in `curves.MEASURES`.
-        weights: (n, n), W[j, i] of this step, or None.
+        accuracy, loss, train_loss, theorem, mean_square: see `curves.MEASURES`.
+        nodes: the accuracy of the nodes' own models.
+        weights: where the line begins that holds the weight matrix, or None.
     """
 
     step: int
     epoch: float
     bytes: float
     modelled: float
-    measures: Mapping[str, Spread]
-    weights: tuple[tuple[float, ...], ...] | None
+    accuracy: float
+    loss: float
+    train_loss: float
+    theorem: float
+    mean_square: float
+    nodes: Spread
+    weights: int | None
+
+    @property
+    def measures(self) -> dict[str, Spread]:
+        """What was measured, by the names in `curves.MEASURES`."""
+        single = ("accuracy", "loss", "train_loss", "theorem", "mean_square")
+        found = {key: Spread(*[getattr(self, key)] * 3) for key in single}
+        return found | {"nodes": self.nodes}
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +75,7 @@ class Run:
         path: the directory.
         config: the resolved configuration, flat: `{"algorithm.lr": 0.1, ...}`.
         meta: what else stands beside the run: versions, sizes, the split.
-        records: at least one, in the order of their steps.
+        records: at least one, in the order of their steps; of very many, some.
     """
 
     path: Path
@@ -78,7 +98,8 @@ class Run:
     @property
     def diverged(self) -> str:
         """Where and why it ended, or nothing."""
-        return str(self.meta.get("diverged") or "")
+        found = self.meta.get("diverged")
+        return found if isinstance(found, str) else "diverged" * bool(found)
 
     @property
     def last(self) -> Record:
@@ -86,7 +107,7 @@ class Run:
 
     @property
     def algorithm(self) -> str:
-        return str(self.config["algorithm.name"])
+        return shown(self.config["algorithm.name"])
 
     @property
     def seed(self) -> int:
@@ -101,13 +122,28 @@ class Run:
         """As in `moreau(k=0.1, v=0.1)`; what is configured is ignored where it has no effect."""
         if self.algorithm not in ADAPTIVE:
             return "uniform"
-        kind, _, arguments = str(self.config.get("algorithm.weighting")).partition(":")
+        text = shown(self.config.get("algorithm.weighting"))
+        if ".py:" in text:
+            return text
+        kind, _, arguments = text.partition(":")
         return f"{kind}({', '.join(arguments.split(','))})" if arguments else kind
 
     @cached_property
-    def split(self) -> tuple[tuple[float, ...], ...]:
+    def split(self) -> Table:
         """(nodes, classes): who holds how many samples; empty if that is not known."""
         return _table(self.meta.get("split")) or ()
+
+    def weights(self, records: Iterable[Record]) -> list[tuple[Record, Table]]:
+        """The square weight matrices of records, read again: few of very many are drawn."""
+        found = []
+        with files.opened(self.path / RECORDS, follow=False) as file:
+            for record in records:
+                file.seek(record.weights or 0)
+                content = json_value(file.readline(MOST_LINE))
+                table = _table(content.get("weights")) if isinstance(content, dict) else None
+                if table is not None and len(table) == len(table[0]):
+                    found.append((record, table))
+        return found
 
 
 class Skipped(NamedTuple):
@@ -139,8 +175,14 @@ def find(directory: Path) -> Found:
     for path in _candidates(directory):
         try:
             found.runs.append(_read(path))
-        except (ValueError, OSError, RecursionError) as error:
+        except FileNotFoundError as error:
+            found.skipped.append(Skipped(path, f"there is no {Path(error.filename).name}"))
+        except OSError as error:  # without the path, for a page may be sent to anybody
+            found.skipped.append(Skipped(path, error.strerror or type(error).__name__))
+        except ValueError as error:
             found.skipped.append(Skipped(path, one_line(error)))
+        except RecursionError:
+            found.skipped.append(Skipped(path, f"the brackets in {META} are too deep"))
     if not found.runs:
         why = "; ".join(f"{path.name}: {reason}" for path, reason in found.skipped[:3])
         more = f" and {len(found.skipped) - 3} more" if len(found.skipped) > 3 else ""
@@ -152,97 +194,165 @@ def find(directory: Path) -> Found:
 
 
 def _candidates(directory: Path) -> Iterator[Path]:
-    for folder, below, files in os.walk(directory):
+    for folder, below, names in os.walk(directory):
         below.sort()
-        if META in files or RECORDS in files:
+        if META in names or RECORDS in names:
             yield Path(folder)
 
 
 def _read(path: Path) -> Run:
-    for name in (CONFIG, META, RECORDS):
-        if not (path / name).is_file():
-            raise ValueError(f"there is no {name}")
+    text = files.content(path / CONFIG, MOST_BYTES, follow=False)
     try:
-        config = yaml.safe_load((path / CONFIG).read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
+        config = yaml_value(text)
+    except ValueError as error:
         raise ValueError(f"{CONFIG} is not YAML: {error}") from None
+    text = files.content(path / META, MOST_META, follow=False)
     try:
-        meta = json.loads((path / META).read_bytes())
+        meta = json_value(text)
     except ValueError:
         raise ValueError(f"{META} is not JSON") from None
     if not isinstance(config, dict) or not isinstance(meta, dict):
         raise ValueError(f"{CONFIG} and {META} should each be a mapping")
-    settings = flat(config)
-    for key in ("algorithm.name", "topology.name", "model.name", "data.name"):
-        if not isinstance(settings.get(key), str):
-            raise ValueError(f"{CONFIG} has no {key}")
-    for key, least in (("topology.nodes", 1), ("seed", 0)):
-        value = settings.get(key)
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ValueError(f"{CONFIG}: {key} = {value!r} is not an integer >= {least}")
-    records = _records((path / RECORDS).read_bytes())
+    settings = _settings(flat(_tidy(config)))
+    records = _records(path / RECORDS)
     if not records:
         raise ValueError("nothing has been recorded yet")
-    return Run(path, settings, meta, records)
+    return Run(path, settings, _tidy(meta), records)
 
 
-def _records(content: bytes) -> tuple[Record, ...]:
-    *lines, unended = content.split(b"\n")
-    records: list[Record] = []
-    for number, line in enumerate([*lines, unended], start=1):
-        if not line.strip():
-            continue
-        try:
-            record = _record(json.loads(line))
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-            if line is unended:  # a crash cut it short, or it is being written right now
+def _settings(config: dict[str, Any]) -> dict[str, Any]:
+    """A flat configuration that names what every report names."""
+    if len(config) > MOST_KEYS:
+        raise ValueError(f"{CONFIG} has {len(config):,} keys, more than {MOST_KEYS}")
+    for key, value in config.items():
+        if len(str(value)) > MOST_CHARACTERS:
+            raise ValueError(f"{CONFIG}: {key} has more than {MOST_CHARACTERS} characters")
+    for key in ("algorithm.name", "topology.name", "model.name", "data.name"):
+        if not isinstance(config.get(key), str):
+            raise ValueError(f"{CONFIG} has no {key}")
+    for key, least, most in (("topology.nodes", 1, MOST_NODES), ("seed", 0, LARGEST)):
+        value = config.get(key)
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise ValueError(f"{CONFIG}: {key} = {_quoted(value)} is not an integer >= {least}")
+    return config
+
+
+def _tidy(value: Any) -> Any:
+    """What stands in a file, without control characters and numbers beyond all measure."""
+    if isinstance(value, str):
+        return plain(value)
+    if isinstance(value, list):
+        return [_tidy(part) for part in value]
+    if isinstance(value, dict):
+        return {shown(plain(str(key))): _tidy(part) for key, part in value.items()}
+    if isinstance(value, int) and abs(value) > LARGEST:
+        raise ValueError("a number has more than 300 digits")
+    return value
+
+
+def _records(path: Path) -> tuple[Record, ...]:
+    """The records of a file; of more than MOST_RECORDS every second, fourth, ... and the last."""
+    kept: list[tuple[int, Record]] = []  # numbered from 0
+    every, place = 1, 0
+    with files.opened(path, MOST_LINES, follow=False) as file:
+        for number in count(1):
+            line = file.readline(MOST_LINE + 1)
+            if not line:
                 break
-            what = f"no {error}" if isinstance(error, KeyError) else str(error)
-            raise ValueError(f"{RECORDS} line {number}: {what}") from None
-        while records and records[-1].step >= record.step:  # the run went back and on again
-            records.pop()
-        records.append(record)
-    return tuple(records)
+            start, place = place, place + len(line)
+            if not line.strip():
+                continue
+            try:
+                if len(line) > MOST_LINE:
+                    raise ValueError(f"it has more than {MOST_LINE:,} bytes")
+                record = _record(json_value(line), start)
+            except (ValueError, KeyError) as error:
+                if not line.endswith(b"\n") and len(line) <= MOST_LINE:
+                    break  # a crash cut it short, or it is being written right now
+                what = f"no {error}" if isinstance(error, KeyError) else str(error)
+                raise ValueError(f"{RECORDS} line {number}: {what}") from None
+            while kept and kept[-1][1].step >= record.step:  # the run went back and on again
+                kept.pop()
+            position = kept[-1][0] + 1 if kept else 0
+            if kept and kept[-1][0] % every:
+                kept.pop()  # it was there as the last
+            kept.append((position, record))
+            if len(kept) > MOST_RECORDS:
+                every *= 2
+                kept = [one for one in kept if one[0] % every == 0 or one[0] == position]
+    return tuple(record for _, record in kept)
 
 
-def _record(content: Any) -> Record:
+def _record(content: Any, place: int) -> Record:
     if not isinstance(content, dict):
         raise ValueError("a record is an object")
-    test, consensus = content["test"], content["consensus"]
-    nodes = (content.get("nodes") or {}).get("accuracy") or {}
-    single = {
-        "accuracy": test["accuracy"],
-        "loss": test["loss"],
-        "train_loss": content.get("train_loss"),
-        "theorem": consensus.get("theorem"),
-        "mean_square": consensus.get("mean_square"),
-    }
-    measures = {key: Spread(*[_number(value)] * 3) for key, value in single.items()}
-    measures["nodes"] = Spread(*(_number(nodes.get(key)) for key in ("mean", "min", "max")))
+    test, consensus = (_mapping(key, content[key]) for key in ("test", "consensus"))
+    nodes = _mapping("nodes.accuracy", _mapping("nodes", content.get("nodes")).get("accuracy"))
+    step, epoch = content["step"], _number(content["epoch"])
+    if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step <= LAST_STEP:
+        raise ValueError(f"step = {_quoted(step)} is not a number of steps")
+    if isnan(epoch):
+        raise ValueError("epoch is not a number")
     return Record(
-        step=int(content["step"]),
-        epoch=_number(content["epoch"]),
+        step,
+        epoch,
         bytes=_number(content["bytes"]),
-        modelled=_number((content.get("modelled") or {}).get("total")),
-        measures=measures,
-        weights=_table(content.get("weights")),
+        modelled=_number(_mapping("modelled", content.get("modelled")).get("total")),
+        accuracy=_number(test["accuracy"]),
+        loss=_number(test["loss"]),
+        train_loss=_number(content.get("train_loss")),
+        theorem=_number(consensus.get("theorem")),
+        mean_square=_number(consensus.get("mean_square")),
+        nodes=Spread(*(_number(nodes.get(key)) for key in ("mean", "min", "max"))),
+        weights=place if isinstance(content.get("weights"), list) else None,
     )
+
+
+def _mapping(name: str, value: Any) -> Mapping[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ValueError(f"{name} is not a mapping")
+    return value
 
 
 def _number(value: Any) -> float:
     if value is None:
         return nan
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{value!r} is not a number")
+        raise ValueError(f"{_quoted(value)} is not a number")
     return float(value) if abs(value) <= LARGEST else nan
 
 
-def _table(rows: Any) -> tuple[tuple[float, ...], ...] | None:
+def _quoted(value: Any) -> str:
+    text = shown(value)
+    return f"{text!r:.50}" if isinstance(value, str) else f"{text:.50}"
+
+
+def _table(rows: Any) -> Table | None:
     """A table of numbers, or None if it is none: pictures are left out rather than a run."""
     if not isinstance(rows, list) or not rows:
         return None
     try:
         table = tuple(tuple(_number(value) for value in row) for row in rows)
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError):
         return None
     return table if table[0] and len({len(row) for row in table}) == 1 else None
+
+
+def shown(value: Any) -> str:
+    """A value as configurations write it; of a file its name, for a page may be sent to anybody."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return str(value).lower()
+        case str():
+            path = PureWindowsPath(value)  # both kinds of slashes
+            away = value.startswith("~") or path.root
+            return path.name if away or value.endswith((".npz", ".safetensors")) else value
+        case list() | tuple():
+            return f"[{', '.join(map(shown, value))}]"
+        case dict():
+            return f"{{{', '.join(f'{key}: {shown(part)}' for key, part in value.items())}}}"
+    return str(value)

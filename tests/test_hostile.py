@@ -1,0 +1,585 @@
+"""Runs and configurations that come from somebody else are data: bounded, quoted, never obeyed."""
+
+import csv
+import hashlib
+import json
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from safetensors.torch import save
+from typer.testing import CliRunner
+
+import fake_runs
+from pushsum import checkpoint, config, data, files, report, sweep
+from pushsum.cli import app
+from pushsum.report import curves, pictures, runs
+from pushsum.report.results import collect
+
+LAUGHS = "a: &a [1, 1]\n" + "".join(
+    f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n"
+    for a, b in zip("abcdefghi", "bcdefghij", strict=True)
+)
+MERGES = "a: &a {x: 1}\n" + "".join(
+    f"{b}: &{b}\n  <<: [{', '.join([f'*{a}'] * 9)}]\n"
+    for a, b in zip("abcdefghi", "bcdefghij", strict=True)
+)
+NOT_READ = "anchors, aliases and tags are not read: write the value itself"
+ESCAPES = "\x1b]0;owned\x07\x1b[31mred\u202egnp.exe\u2066\x9b1m\n\r\tend"
+
+
+@pytest.fixture(autouse=True)
+def deadline() -> Iterator[None]:
+    """What waits for a pipe waits for ever: then the test has failed."""
+
+    def end(number: int, frame: object) -> None:
+        pytest.fail("it hangs")
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.alarm(300)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def refusal(read: Any, *given: Any) -> str:
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        read(*given)
+    text = str(caught.value)
+    assert text.isprintable()
+    assert len(text) < 2000
+    return text
+
+
+# --------------------------------------------------------------------------- YAML
+
+
+@pytest.mark.parametrize("bomb", [LAUGHS, MERGES], ids=["aliases", "merges"])
+def test_a_small_file_cannot_stand_for_a_large_one(tmp_path: Path, bomb: str) -> None:
+    path = tmp_path / "bomb.yaml"
+    path.write_text(bomb)
+    assert NOT_READ in refusal(config.read, path)
+    assert NOT_READ in refusal(sweep.read, str(path))
+    good, bad = fake_runs.run(tmp_path / "good"), fake_runs.run(tmp_path / "bad", seed=1)
+    with (bad / "config.yaml").open("a") as file:
+        file.write(bomb)
+    found = report.find(tmp_path)
+    assert [run.path for run in found.runs] == [good]
+    assert NOT_READ in found.skipped[0].reason
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["!!bool x", "!!int ''", "!!float x", "!!timestamp x", "!!binary x", "!!set {a}", "!!null x",
+     "!!omap [a: 1]", "!!pairs [a]", "!!python/object/apply:os.getpid []", "! x", "&a 1", "[*a]"],
+)  # fmt: skip
+def test_tags_and_aliases_are_refused_in_one_line(text: str) -> None:
+    assert NOT_READ in refusal(config.read, None, [f"seed={text}"])
+
+
+@pytest.mark.parametrize("text", ["0b_", "0x_", "? [1]\n: 2", "\x1b[31m", "9" * 5000, "[" * 40])
+def test_what_is_no_value_is_refused_in_one_line(text: str) -> None:
+    refusal(config.read, None, [f"seed={text}"])
+
+
+def test_a_key_that_is_given_twice_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "twice.yaml"
+    path.write_text("epochs: 1\nalgorithm: {lr: 0.1, momentum: 0.5, lr: 0.2}\n")
+    assert refusal(config.read, path).endswith("not valid YAML: 'lr' is given twice (line 2)")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"a\nb\x1b[31m": 1},
+        {"k" * 900: 1},
+        {"seed": list(range(10_000))},
+        {"model": ["x" * 900] * 9},
+        {"model": {"hidden": "x" * 900}},
+        {"algorithm": {"name": ESCAPES}},
+        {"algorithm": {"lr": 10**800}},
+    ],
+)
+def test_a_message_is_one_short_line_whatever_it_names(
+    tmp_path: Path, content: dict[str, Any]
+) -> None:
+    path = tmp_path / "odd.yaml"
+    path.write_text(yaml.safe_dump(content))
+    refusal(config.read, path)
+
+
+def test_dates_are_words() -> None:
+    assert "seed = '2020-99-99': should be a valid integer" in refusal(
+        config.read, None, ["seed=2020-99-99"]
+    )
+
+
+def test_no_key_is_deeper_than_any_configuration(tmp_path: Path) -> None:
+    deep = ".".join("a" * 400)
+    assert "no key has so many parts" in refusal(config.read, None, [f"{deep}=1"])
+    path = tmp_path / "deep.yaml"
+    path.write_text(f"sweep: {{grid: {{{deep}: [1]}}}}")
+    assert "no key has so many parts" in refusal(sweep.read, str(path))
+
+
+def test_a_small_grid_cannot_stand_for_a_million_runs(tmp_path: Path) -> None:
+    path = tmp_path / "grid.yaml"
+    keys = ("seed", "batch", "epochs", "steps", "checkpoint", "topology.nodes")
+    path.write_text(f"sweep: {{grid: {ten(keys)}}}")
+    assert refusal(sweep.read, str(path)) == (
+        "the sweep has 1,000,000 cells, more than 10,000: split it"
+    )
+
+
+def ten(keys: tuple[str, ...]) -> str:
+    return json.dumps({key: list(range(1, 11)) for key in keys})
+
+
+# --------------------------------------------------------------------------- files
+
+KINDS = ("pipe", "link", "link to nothing", "device", "directory", "large")
+
+
+def replaced(path: Path, kind: str) -> None:
+    """Something else in the place of a file."""
+    kept = shutil.move(path, path.parent.parent / "outside.txt")
+    match kind:
+        case "pipe":
+            os.mkfifo(path)
+        case "link":
+            path.symlink_to(kept)
+        case "link to nothing":
+            path.symlink_to("nothing")
+        case "device":
+            path.symlink_to("/dev/zero")
+        case "directory":
+            path.mkdir()
+        case "large":
+            path.touch()
+            os.truncate(path, 1 << 40)
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "meta.json", "records.jsonl"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_files_of_the_run_itself_are_read(tmp_path: Path, name: str, kind: str) -> None:
+    good = fake_runs.run(tmp_path / "good")
+    replaced(fake_runs.run(tmp_path / "bad", seed=1) / name, kind)
+    found = report.find(tmp_path)
+    assert [run.path for run in found.runs] == [good]
+    ((path, reason),) = found.skipped
+    assert path.name == "bad"
+    assert str(tmp_path) not in reason
+
+
+def test_the_command_warns_of_what_it_leaves_out(tmp_path: Path) -> None:
+    fake_runs.run(tmp_path / "good")
+    for k in range(12):
+        replaced(fake_runs.run(tmp_path / f"bad{k:02}\x1b[31m") / "meta.json", "pipe")
+    done = CliRunner().invoke(app, ["report", str(tmp_path)])
+    assert done.exit_code == 0
+    *lines, last = done.stderr.splitlines()
+    assert len(lines) == 10
+    assert lines[0].startswith("pushsum: warning: ")
+    assert lines[0].endswith("bad00\ufffd[31m is left out: meta.json is not a regular file")
+    assert last == "pushsum: warning: 2 more are left out: the page names them"
+    assert done.stdout.splitlines()[0].endswith("report.html")
+
+
+def test_a_configuration_is_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "pipe.yaml"
+    os.mkfifo(path)
+    assert refusal(config.read, path) == "pipe.yaml is not a regular file"
+    os.mkfifo(tmp_path / ".lock")
+    with (
+        pytest.raises((ValueError, OSError), match=r"\.lock|No such device"),
+        files.alone(tmp_path / ".lock"),
+    ):
+        pass
+
+
+def test_a_sweep_does_not_wait_for_what_a_cell_left(tmp_path: Path) -> None:
+    (cell,) = sweep.read(None, ["steps=1", "model.hidden=[4]", "gradients=loop"])
+    for name in ("meta.json", "config.yaml"):
+        (tmp_path / cell.name).mkdir(exist_ok=True)
+        os.mkfifo(tmp_path / cell.name / name)
+    assert not sweep._finished(tmp_path / cell.name)
+    assert sweep._stored(tmp_path / cell.name) is None
+    (tmp_path / "list").mkdir()
+    (tmp_path / "list" / "meta.json").write_text("[]")
+    assert not sweep._finished(tmp_path / "list")
+
+
+# --------------------------------------------------------------------------- records and meta
+
+RECORD = {
+    "step": 0,
+    "epoch": 0.0,
+    "bytes": 0,
+    "test": {"accuracy": 0.5, "loss": 1.0},
+    "consensus": {"theorem": 0.0, "mean_square": 0.0},
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"step": "7"}, "step = '7' is not a number of steps"),
+        ({"step": 10**4000}, "step = 1000"),
+        ({"step": -1}, "step = -1 is not"),
+        ({"step": True}, "step = True is not"),
+        ({"epoch": float("nan")}, "epoch is not a number"),
+        ({"epoch": None}, "epoch is not a number"),
+        ({"bytes": [1]}, "[1] is not a number"),
+        ({"test": [0.5, 1.0]}, "test is not a mapping"),
+        ({"test": None}, "no 'accuracy'"),
+        ({"consensus": "far"}, "consensus is not a mapping"),
+        ({"nodes": 3}, "nodes is not a mapping"),
+        ({"nodes": {"accuracy": [1]}}, "nodes.accuracy is not a mapping"),
+        ({"modelled": "x" * 1000}, "modelled is not a mapping"),
+        ({"train_loss": "x" * 1000}, "'xxxx"),
+    ],
+    ids=str,
+)
+def test_a_record_of_other_types_is_named(
+    tmp_path: Path, change: dict[str, Any], reason: str
+) -> None:
+    good, bad = fake_runs.run(tmp_path / "good"), fake_runs.run(tmp_path / "bad", seed=1)
+    (bad / "records.jsonl").write_text(json.dumps(RECORD | change) + "\n")
+    found = report.find(tmp_path)
+    assert [run.path for run in found.runs] == [good]
+    (why,) = (why for _, why in found.skipped)
+    assert why.startswith(f"records.jsonl line 1: {reason}")
+    assert len(why) < 200
+
+
+@pytest.mark.parametrize(
+    "number",
+    [float("nan"), float("inf"), 10**400, -(10**400), None],
+    ids=["nan", "inf", "large", "small", "none"],
+)
+def test_numbers_beyond_all_measure_count_as_none(tmp_path: Path, number: Any) -> None:
+    change = {
+        "bytes": number,
+        "train_loss": number,
+        "test": {"accuracy": number, "loss": number},
+        "consensus": {"theorem": number},
+        "nodes": {"accuracy": {"mean": number, "min": number}},
+        "weights": [[number]],
+    }
+    path = fake_runs.run(tmp_path / "r")
+    (path / "records.jsonl").write_text(json.dumps(RECORD | change) + "\n")
+    fake_runs.run(tmp_path / "s", seed=1)
+    assert "NaN" in report.write(tmp_path)["md"].read_text()
+
+
+@pytest.mark.parametrize(
+    ("meta", "reason"),
+    [
+        ("[" * 100_000, "meta.json is not JSON"),
+        ('{"a": ' + "[" * 900 + "]" * 900 + "}", "the brackets in meta.json are too deep"),
+        ('{"steps": 1' + "0" * 400 + "}", "a number has more than 300 digits"),
+        ('{"steps": 1' + "0" * 5000 + "}", "meta.json is not JSON"),
+    ],
+    ids=["text", "depth", "digits", "too many digits"],
+)
+def test_meta_that_would_take_too_much(tmp_path: Path, meta: str, reason: str) -> None:
+    fake_runs.run(tmp_path / "good")
+    (fake_runs.run(tmp_path / "bad", seed=1) / "meta.json").write_text(meta)
+    assert [why for _, why in report.find(tmp_path).skipped] == [reason]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("topology.nodes", 10**300, "topology.nodes = 1000"),
+        ("seed", 10**301, "a number has more than 300 digits"),
+        ("data.name", ["digits"], "config.yaml has no data.name"),
+        ("model.width", list(range(1000)), "model.width has more than 1000 characters"),
+        ("algorithm.options", {str(k): 0 for k in range(1000)}, "config.yaml has 1,0"),
+    ],
+)
+def test_configurations_that_no_run_has(tmp_path: Path, key: str, value: Any, reason: str) -> None:
+    fake_runs.run(tmp_path / "good")
+    fake_runs.run(tmp_path / "bad", seed=1, config={key: value})
+    ((_, why),) = report.find(tmp_path).skipped
+    assert reason in why
+
+
+def test_odd_types_elsewhere_do_no_harm(tmp_path: Path) -> None:
+    fake_runs.run(tmp_path / "good")
+    path = fake_runs.run(
+        tmp_path / "odd",
+        seed=1,
+        config={
+            "algorithm.lr": [{"a": None}],
+            "algorithm.weighting": {"x": 1},
+            "epochs": {"b": [1]},
+            "topology.inner": "many",
+            "topology.name": "random",
+            "split.kind": ["iid"],
+            "link.gigabits": {"c": 1},
+        },
+    )
+    about = json.loads((path / "meta.json").read_text())
+    about |= {"d": "x", "git": [1], "torch": {"a": 1}, "certificate": [1], "diverged": [1]}
+    (path / "meta.json").write_text(json.dumps(about | {"split": [[1], [1, 2]], "steps": {}}))
+    assert "2 runs,\nnone unfinished, none left out." in report.write(tmp_path)["html"].read_text()
+
+
+def test_a_line_without_an_end_is_not_read_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "MOST_LINE", 10_000)
+    fake_runs.run(tmp_path / "good")
+    path = fake_runs.run(tmp_path / "bad", seed=1) / "records.jsonl"
+    path.write_text(path.read_text() + '{"step": 1, "x": "' + "x" * 20_000)
+    ((_, why),) = report.find(tmp_path).skipped
+    assert why == "records.jsonl line 11: it has more than 10,000 bytes"
+
+
+def test_of_very_many_records_some_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "MOST_RECORDS", 8)
+    fake_runs.run(tmp_path / "a", records=31)
+    fake_runs.run(tmp_path / "b", seed=1, records=14, finished=False)
+    long, short = report.load(tmp_path)
+    assert [record.step // 250 for record in long.records] == [0, 8, 16, 24, 30]
+    assert [record.step // 250 for record in short.records] == [0, 2, 4, 6, 8, 10, 12, 13]
+    (setting,) = collect([long, short]).settings
+    series = curves._series(setting.cells["SGAP", "Full"], 400)
+    assert series["x"]["epochs"] == [0, 8, 16, 24, 30]
+    (cell,) = pictures.weights(setting).values()
+    assert [drawn.title for drawn in cell.maps] == ["step 2000", "step 6000", "step 7500"]
+    lines = (tmp_path / "a" / "records.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "a" / "records.jsonl").write_text("".join([*lines[:20], *lines[3:6]]))
+    (gone_back, _) = report.load(tmp_path)
+    assert [record.step // 250 for record in gone_back.records] == [0, 5]
+
+
+def test_the_page_stays_small_however_much_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for nodes in (2, 3, 4, 5):
+        fake_runs.grid(tmp_path / str(nodes), ["SGP", "SGAP"], ["full"], [0], nodes=nodes)
+    whole = report.write(tmp_path)["html"].read_text()
+    assert "No more than" not in whole
+    assert "These are the first" not in whole
+    monkeypatch.setattr(pictures, "MOST_DRAWN", 2)
+    monkeypatch.setattr(pictures, "MOST_MATRICES", 3)
+    monkeypatch.setattr("pushsum.report.page.MOST_DESCRIBED", 2)
+    monkeypatch.setattr(curves, "ALL_POINTS", 40)
+    page = report.write(tmp_path)["html"].read_text()
+    assert page.count("No more than the first 2 are drawn.") == 2
+    assert page.count("No more than the first 3 are drawn.") == 1
+    assert "These are the first 2 of 4 settings." in page
+    drawn = curves.curves(collect(*report.find(tmp_path)))["settings"]
+    lengths = {len(s["x"]["steps"]) for one in drawn for p in one["panels"] for s in p["series"]}
+    assert lengths == {5}
+    fake_runs.run(tmp_path / "wide", classes=600)
+    titles = [p.title for p in pictures.splits(collect(*report.find(tmp_path / "wide"))) if p.svg]
+    assert titles == []
+
+
+# --------------------------------------------------------------------------- checkpoints
+
+
+def forged(directory: Path, tensors: bytes, notes: Any, step: Any = 5) -> None:
+    """A generation whose hashes fit, whatever it holds."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "step-5.safetensors").write_bytes(tensors)
+    about = {"step": step, "sha256": hashlib.sha256(tensors).hexdigest(), "notes": notes}
+    about["check"] = hashlib.sha256(json.dumps(about).encode()).hexdigest()
+    (directory / "step-5.json").write_text(json.dumps(about))
+
+
+def header(**tensors: Any) -> bytes:
+    text = json.dumps(tensors).encode()
+    return len(text).to_bytes(8, "little") + text
+
+
+GOOD = save({"x": torch.ones(3)})
+
+
+@pytest.mark.parametrize(
+    ("tensors", "notes", "step"),
+    [
+        (GOOD, [], 5),
+        (GOOD, None, 5),
+        (GOOD, {}, 6),
+        (GOOD, {}, "5"),
+        (b"", {}, 5),
+        (b"\xff" * 16, {}, 5),
+        (header(x=[]) + b"", {}, 5),
+        (header(x={"dtype": "F32", "shape": [3], "data_offsets": [0, 4]}) + b"abcd", {}, 5),
+        (header(x={"dtype": "F32", "shape": [1 << 62], "data_offsets": [0, 4]}) + b"abcd", {}, 5),
+        (header(x={"dtype": "XX", "shape": [1], "data_offsets": [0, 4]}) + b"abcd", {}, 5),
+        (header(x={"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}) + b"abcd", {}, 5),
+        (header(x={"dtype": "F4", "shape": [8], "data_offsets": [0, 4]}) + b"abcd", {}, 5),
+        (header(x={"dtype": "F6_E2M3", "shape": [4], "data_offsets": [0, 3]}) + b"abc", {}, 5),
+        (header(x={"dtype": "F8_E8M0", "shape": [4], "data_offsets": [0, 4]}) + b"abcd", {}, 5),
+    ],
+    ids=map(str, range(14)),
+)
+def test_a_forged_checkpoint_is_refused_in_one_line(
+    tmp_path: Path, tensors: bytes, notes: Any, step: Any
+) -> None:
+    forged(tmp_path / "checkpoints", tensors, notes, step)
+    assert "step-5.safetensors is corrupt" in refusal(checkpoint.load, tmp_path / "checkpoints")
+
+
+def test_a_good_checkpoint_is_loaded(tmp_path: Path) -> None:
+    forged(tmp_path, GOOD, {"a": 1})
+    assert checkpoint.load(tmp_path).notes == {"a": 1}
+    for name in ("step-²", "step-05", "step--5", "step-" + "9" * 40, "step-"):
+        (tmp_path / f"{name}.json").touch()
+    assert checkpoint.generations(tmp_path) == [5]
+
+
+@pytest.mark.parametrize("name", ["step-5.json", "step-5.safetensors"])
+@pytest.mark.parametrize("kind", ["pipe", "link to nothing", "directory"])
+def test_a_checkpoint_is_made_of_files(tmp_path: Path, name: str, kind: str) -> None:
+    forged(tmp_path / "checkpoints", GOOD, {})
+    replaced(tmp_path / "checkpoints" / name, kind)
+    assert "step-5.safetensors is corrupt" in refusal(checkpoint.load, tmp_path / "checkpoints")
+
+
+@pytest.mark.parametrize("below", ["", "node-0"])
+def test_nothing_outside_the_run_is_removed(tmp_path: Path, below: str) -> None:
+    outside, run = tmp_path / "outside", tmp_path / "run"
+    for place in (outside, outside / "node-0"):
+        for step in (1, 2, 3, 4):
+            checkpoint.save(place, step, {"x": torch.ones(1)}, {})
+        (place / "step-9.safetensors").touch()
+        (place / ".step-9.json.0123abcd").touch()
+    before = sorted(outside.rglob("*"))
+    run.mkdir()
+    if below:
+        (run / "checkpoints").mkdir()
+        (run / "checkpoints" / below).symlink_to(outside)
+    else:
+        (run / "checkpoints").symlink_to(outside)
+    for place in (run / "checkpoints" / below, run / "checkpoints" / "node-0"):
+        for act, given in (
+            (checkpoint.drop_after, (1,)),
+            (checkpoint.thin_out, (9,)),
+            (checkpoint.save, (10, {"x": torch.ones(1)}, {})),
+        ):
+            assert "is a link, and what it leads to may be another's" in refusal(act, place, *given)
+    assert "is a link" in refusal(checkpoint.remove_incomplete, run / "checkpoints")
+    assert sorted(outside.rglob("*")) == before
+
+
+def test_drafts_are_files(tmp_path: Path) -> None:
+    (tmp_path / ".a.01234567").mkdir()
+    (tmp_path / ".b.01234567").touch()
+    (tmp_path / "kept").mkdir()
+    (tmp_path / ".c.01234567").symlink_to("kept")
+    files.remove_drafts(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".a.01234567", "kept"]
+
+
+# --------------------------------------------------------------------------- what is written
+
+
+def test_no_cell_of_the_csv_is_a_formula(tmp_path: Path) -> None:
+    names = {"algorithm": "=cmd|' /C calc'!A0", "topology": "@SUM(1)", "weighting": "+1+1"}
+    fake_runs.run(tmp_path / "r", **names, config={"model.name": "-2+3", "data.name": "x"})
+    fake_runs.run(tmp_path / "s", algorithm="SGAP", topology="-5", weighting="\t=1")
+    rows = csv.DictReader(report.write(tmp_path)["csv"].read_text().splitlines())
+    keys = ("setting", "algorithm", "weighting", "topology")
+    assert sorted([row[key] for key in keys] for row in rows) == [
+        ["'-2+3 + x", "'=cmd|' /C calc'!A0", "uniform", "'@SUM(1)"],
+        ["ResNet-18 + CIFAR-10", "SGAP", "'=1", "-5"],
+    ]
+
+
+def test_control_characters_reach_nobody(tmp_path: Path) -> None:
+    for k, seed in enumerate((0, 0, 1)):
+        path = fake_runs.run(
+            tmp_path / f"{k}{ESCAPES}",
+            algorithm=f"SGAP{ESCAPES}",
+            topology=f"x{ESCAPES}",
+            weighting=ESCAPES,
+            seed=seed,
+            finished=False,
+            config={
+                "model.name": f"m{ESCAPES}",
+                "data.name": f"d{ESCAPES}",
+                "algorithm.options": {f"k{ESCAPES}": [ESCAPES]},
+                "split.kind": ESCAPES,
+            },
+        )
+        about = json.loads((path / "meta.json").read_text())
+        about |= dict.fromkeys(("git", "torch", "python", "pushsum", "diverged"), ESCAPES)
+        (path / "meta.json").write_text(json.dumps(about))
+    (fake_runs.run(tmp_path / f"bad{ESCAPES}") / "meta.json").write_text("{")
+    done = CliRunner().invoke(app, ["report", str(tmp_path)])
+    assert done.exit_code == 0
+    texts = [done.output, *(path.read_text() for path in tmp_path.glob("*.*") if path.is_file())]
+    assert len(texts) == 5
+    for text in texts:
+        assert all(line.isprintable() for line in text.replace("\xad", "").split("\n"))
+
+
+def test_a_weighting_from_a_file_is_shown_by_its_name(tmp_path: Path) -> None:
+    for folder in ("me", "other"):
+        fake_runs.run(tmp_path / folder, weighting=f"/home/{folder}/mine.py:weigh")
+    fake_runs.run(
+        tmp_path / "c",
+        algorithm="SGP",
+        config={
+            "algorithm.options": {"a": "/home/me/x", "b": ["C:\\me\\y"]},
+            "data.name": "~/me/z.npz",
+            "model.pretrained": "/home/me/my models/w",
+        },
+    )
+    written = report.write(tmp_path)
+    assert collect(*report.find(tmp_path)).methods == (
+        "SGP",
+        "SGAP",
+        "SGAP (2)",
+    )
+    for path in written.values():
+        assert "home" not in path.read_text()
+        assert "me/" not in path.read_text()
+        assert "me\\" not in path.read_text()
+    assert "mine.py:weigh" in written["csv"].read_text()
+
+
+def test_a_page_says_nothing_of_where_its_runs_lie(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replaced(fake_runs.run(tmp_path / "a", finished=False) / "config.yaml", "directory")
+    fake_runs.run(tmp_path / "b", finished=False)
+    for directory in (tmp_path, tmp_path / "b"):
+        assert str(tmp_path.parent) not in report.write(directory)["html"].read_text()
+    monkeypatch.chdir(tmp_path / "b")
+    assert "<code>b</code>" in report.write(Path())["html"].read_text()
+
+
+# --------------------------------------------------------------------------- data
+
+
+def test_of_an_own_file_only_what_is_needed_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y = np.zeros((4, 3), np.float32), np.arange(4)
+    path = tmp_path / "own.npz"
+    np.savez(path, x_train=x, y_train=y, x_test=x, y_test=y, other=np.zeros(1000))
+    loaded = []
+    get = np.lib.npyio.NpzFile.__getitem__
+    note = lambda self, key: loaded.append(key) or get(self, key)
+    monkeypatch.setattr(np.lib.npyio.NpzFile, "__getitem__", note)
+    assert data.load(str(path)).classes == 4
+    assert sorted(loaded) == ["x_test", "x_train", "y_test", "y_train"]
+    np.savez(path, x_train=x, y_train=y, x_test=x, y_test=y, other=np.array([{}]))
+    with pytest.raises(ValueError, match="Python objects"):
+        data.load(str(path))
