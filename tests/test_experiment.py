@@ -7,9 +7,8 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +26,8 @@ from pushsum.experiment import Experiment, Sampler, _git_hash
 from pushsum.training import Diverged, loop, run
 from pushsum.training.loop import _refuse_infinite
 from pushsum.training.records import _consensus
+from tests.live import Live
+from tests.ranks import DEADLINE, in_session, until
 
 MOREAU = "algorithm.weighting=moreau:k=0.1,v=0.1"
 SMALL = ["model.hidden=[8]", "batch=16", "epochs=2", "steps=30", "gradients=loop"]
@@ -184,35 +185,13 @@ def test_consensus_distances_are_summed_in_blocks():
     assert found["mean_square"] == pytest.approx(float((y - centre).square().sum(1).mean()))
 
 
-MEMORY = """
-import resource, sys, torch
-from pathlib import Path
-from pushsum import config, training
-from pushsum.engines import memory
-from pushsum.experiment import Experiment
-
-memory.keep_freed_memory()  # as `pushsum run` does
-memory.LARGE = int(sys.argv[2])
-torch.set_num_threads(1)
-words = ["model.hidden=[2000,1900]", "batch=2", "evaluation.batch=50", "evaluation.nodes=false"]
-words += ["algorithm.name=SGAP", "steps=3", "gradients=loop"]
-built = Experiment(config.read(None, words))
-peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-before, array = peak(), 4 * built.n * built.layout.d
-training.run(built, Path(sys.argv[1]))
-print((peak() - before) / array)
-"""
-
-
-@pytest.mark.parametrize(("large", "most"), [(2**20, 8), (2**29, 11)])
-def test_a_whole_run_takes_no_more_than_eight_arrays(large, most, tmp_path):
-    """x, y, pushed and gradients; the next x, y and pushed; model and activations; no more.
-
-    Where arrays are not large, holes of up to three of them are the price of speed.
-    """
-    command = [sys.executable, "-c", MEMORY, str(tmp_path / "run"), str(large)]
-    answer = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert float(answer.stdout) <= most
+def test_a_whole_run_takes_no_more_than_eight_arrays(tmp_path):
+    """x, y, pushed and gradients; the next x, y and pushed; model and activations; no more."""
+    words = ["model.hidden=[700,600]", "batch=2", "evaluation.batch=50", "evaluation.nodes=false"]
+    built = build(*words, "algorithm.name=SGAP", "steps=3")
+    with Live() as live:
+        run(built, tmp_path)
+    assert live.peak / (4 * built.n * built.layout.d) <= 8
 
 
 def test_s_addopt_pushes_twice_as_much():
@@ -243,44 +222,6 @@ def test_batchnorm_policies_reach_the_test(policy, tmp_path):
     assert np.isfinite(records(tmp_path)[-1]["test"]["loss"])
 
 
-PEAK = """
-import sys
-from pathlib import Path
-from pushsum import config, training
-from pushsum.engines.gradients import gradients, stacked_buffers
-from pushsum.engines.simulator import iterate
-from pushsum.experiment import Experiment
-from torch.nn.functional import cross_entropy
-
-def memory(kind):
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * int(next(line for line in lines if line.startswith(kind)).split()[1])
-
-words = ["model.hidden=[20000]", "batch=2", "gradients=loop", *sys.argv[1:]]
-built = Experiment(config.read(None, words))  # arrays of 36 MB, which are freed at once
-compute = gradients("loop", built.model, cross_entropy, stacked_buffers(built.model, built.n))
-state = [built.start()]
-compute(state[0][:1], built.batch(1, [0]))
-planned = training.arrays(built)
-gradient = lambda y, t: compute(y, built.batch(t, range(built.n)))[0]
-for _ in iterate(built.algorithm, built.graphs, gradient, state[0].clone(), 2):
-    pass  # torch imports some things late, and so on: that is not the algorithm's
-del _
-peaks = []
-for _ in range(2):  # whatever else the process does can only add
-    Path("/proc/self/clear_refs").write_text("5")
-    before = memory("VmRSS") - 2 * 4 * state[0].numel()  # x0, and the gradients that were kept
-    for _ in iterate(built.algorithm, built.graphs, gradient, state.pop(), 12):
-        pass
-    peaks.append((memory("VmHWM") - before) / (4 * built.n * built.layout.d))
-    del _
-    state = [built.start()]
-print(planned, min(peaks))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux's /proc")
 @pytest.mark.parametrize(
     ("overrides", "count"),
     [
@@ -296,11 +237,15 @@ print(planned, min(peaks))
     ids=str,
 )
 def test_the_memory_of_the_dry_run_is_what_the_steps_take(overrides, count):
-    command = [sys.executable, "-c", PEAK, "topology.name=full", *overrides]
-    answer = subprocess.run(command, capture_output=True, text=True, check=True)
-    planned, measured = map(float, answer.stdout.split())
-    assert planned == count
-    assert measured == pytest.approx(count, rel=0.1)
+    built = build("model.hidden=[3000]", "batch=2", "topology.name=full", *overrides)
+    assert training.arrays(built) == count
+    compute = gradients("loop", built.model, F.cross_entropy, stacked_buffers(built.model, built.n))
+    gradient = lambda y, t: compute(y, built.batch(t, range(built.n)))[0]
+    with Live() as live:
+        start = [built.start().clone()]
+        for _ in iterate(built.algorithm, built.graphs, gradient, start.pop(), 12):
+            pass
+    assert live.peak / (4 * built.n * built.layout.d) == pytest.approx(count, rel=0.01)
 
 
 # --------------------------------------------------------------------------- samples
@@ -752,33 +697,41 @@ def test_the_json_of_a_checkpoint_is_checked_too(content, tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_saves_and_ends_within_ten_seconds(tmp_path, number):
-    command = [
-        sys.executable,
-        "-m",
-        "pushsum",
-        "run",
-        "--into",
-        str(tmp_path / "run"),
-        "epochs=5000",
-    ]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        deadline = time.monotonic() + 60
-        path = tmp_path / "run" / "records.jsonl"
-        while not (path.exists() and len(path.read_text().splitlines()) > 2):
-            assert time.monotonic() < deadline
-            assert child.poll() is None
-            time.sleep(0.05)
+def test_a_signal_saves_and_ends(tmp_path, number):
+    words = ["run", "--into", str(tmp_path / "run"), "epochs=5000"]
+    with started([sys.executable, "-m", "pushsum", *words]) as child:
+        until_they_train([tmp_path / "run"])
         child.send_signal(number)
-        _, err = child.communicate(timeout=10)
-    finally:
-        child.kill()
+        _, err = child.communicate(timeout=DEADLINE)
     assert child.returncode == 130
     assert f"go on with: pushsum run --resume --into {tmp_path / 'run'}\n" in err
     assert "Traceback" not in err
     step = checkpoint.load(tmp_path / "run" / "checkpoints").step
     assert f"saved step {step}" in err
+
+
+@contextmanager
+def started(command: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """A command in a session of its own, of which nothing is left in the end."""
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            for pid in in_session(process.pid):
+                os.kill(pid, signal.SIGKILL)
+
+
+def until_they_train(runs: list[Path]) -> None:
+    def trains(run: Path) -> bool:
+        return (run / "records.jsonl").exists() and len(records(run)) > 1
+
+    until(lambda: all(trains(run) for run in runs), "all have records")
 
 
 SWEEP = ["seed=0,1,2,3", "model.hidden=[4]", "batch=16", "topology.nodes=2", "gradients=loop",
@@ -792,24 +745,10 @@ def sweep_command(directory: Path, words: list[str]) -> list[str]:
 
 def stopped_sweep(command: list[str], running: list[Path], send: Callable[[int], None]) -> None:
     """Start a sweep, send a signal once these cells train, and see that all processes end."""
-    parent = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        deadline = time.monotonic() + 60
-        while not all((d / "records.jsonl").exists() and len(records(d)) > 1 for d in running):
-            assert time.monotonic() < deadline
-            assert parent.poll() is None
-            time.sleep(0.05)
+    with started(command) as parent:
+        until_they_train(running)
         send(parent.pid)
-        _, err = parent.communicate(timeout=10)  # the pipes close when the last process is gone
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(parent.pid, signal.SIGKILL)
+        _, err = parent.communicate(timeout=DEADLINE)  # until the last process is gone
     assert parent.returncode == 130
     assert err.endswith("pushsum: stopped; the same command goes on\n")
     assert "Traceback" not in err
@@ -835,10 +774,22 @@ def test_a_signal_ends_a_parallel_sweep_and_a_rerun_finishes_it(tmp_path):
 
 @pytest.mark.slow
 def test_control_c_saves_every_run_of_a_parallel_sweep(tmp_path):
-    """A terminal sends it to all processes; from the sweep they get a second signal."""
+    """A terminal sends it to all processes, of which one is to act."""
     command = sweep_command(tmp_path, [*SWEEP, "epochs=5000"])
     running = [tmp_path / "0", tmp_path / "1"]
     stopped_sweep(command, running, lambda pid: os.killpg(pid, signal.SIGINT))
+
+
+@pytest.mark.slow
+def test_the_runs_of_a_sweep_do_not_outlive_it(tmp_path):
+    """Not even one that is stopped, and could notice nothing."""
+    with started(sweep_command(tmp_path, [*SWEEP, "epochs=5000"])) as parent:
+        until_they_train([tmp_path / "0", tmp_path / "1"])
+        os.kill(max(in_session(parent.pid)), signal.SIGSTOP)
+        parent.kill()
+        _, err = parent.communicate(timeout=DEADLINE)
+        until(lambda: in_session(parent.pid) == [], "all processes have ended")
+    assert err == ""
 
 
 def test_a_process_that_dies_is_one_failed_cell():
