@@ -7,6 +7,8 @@ import socket
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 import torch
@@ -16,7 +18,29 @@ CONTEXT = multiprocessing.get_context("forkserver")  # its server imports torch 
 CONTEXT.set_forkserver_preload(
     ["torch", "torch._dynamo", "pushsum.engines.distributed.node", "tests.ranks"]
 )
-DEADLINE = 120.0  #: seconds after which what still runs is killed
+DEADLINE = 300.0  #: seconds after which a test fails: only what is broken takes as long
+
+
+def until(condition: Callable[[], Any], what: str) -> None:
+    """Wait for a condition, however long the machine takes."""
+    deadline = monotonic() + DEADLINE
+    while not condition():
+        assert monotonic() < deadline, f"not within {DEADLINE:g} s: {what}"
+        sleep(0.02)
+
+
+def in_session(leader: int) -> list[int]:
+    """The processes of a session that still run."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                state, _, _, session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
+            except OSError:
+                continue
+            if int(session) == leader and state != "Z":
+                found.append(int(entry.name))
+    return found
 
 
 def on_ranks(
@@ -62,17 +86,19 @@ class running:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for process in self.processes:
+        for process, pipe in zip(self.processes, self.pipes, strict=True):
             if process.is_alive():
                 process.kill()
             process.join()
+            process.close()
+            pipe.close()
 
     def results(self) -> list[Any]:
         """What every rank returned; raises what one of them raised."""
         return [self.result(rank) for rank in range(len(self.processes))]
 
-    def result(self, rank: int, seconds: float = DEADLINE) -> Any:
-        assert self.pipes[rank].poll(seconds), f"rank {rank} did not answer within {seconds:g} s"
+    def result(self, rank: int) -> Any:
+        assert self.pipes[rank].poll(DEADLINE), f"rank {rank} did not answer"
         problem, answer = pickle.loads(self.pipes[rank].recv_bytes())
         assert problem is None, f"rank {rank}:\n{problem}"
         return answer

@@ -2,9 +2,9 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
-from time import perf_counter
 from xml.etree import ElementTree
 
 import pytest
@@ -36,18 +36,39 @@ def lines_of(text: str) -> dict[str, str]:
     return {row[0]: row[1] for row in rows if len(row) >= 2}
 
 
-def test_help_is_quick_and_does_not_import_torch():
+def test_help_does_not_import_torch():
     command = [sys.executable, "-m", "pushsum", "--help"]
-    times = []
-    for _ in range(3):
-        start = perf_counter()
-        answer = subprocess.run(command, capture_output=True, text=True, check=True)
-        times.append(perf_counter() - start)
+    answer = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "topology" in answer.stdout
     assert "demo" in answer.stdout
-    assert min(times) < 1
     probe = "import sys, pushsum, pushsum.cli; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", probe], check=False).returncode == 0
+
+
+INTERRUPTED = """
+import os, signal, sys
+
+class Interrupt:
+    def find_spec(self, name, *_):
+        if name == wanted:
+            os.kill(os.getpid(), signal.SIGINT)
+
+_, wanted, *words = sys.argv
+sys.argv[1:] = words
+sys.meta_path.insert(0, Interrupt())
+from pushsum.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("importing", "words"),
+    [("typer", ["--help"]), ("torch", ["run", "--into", "never"]), ("pydantic", ["run", "a=1"])],
+)
+def test_an_interrupt_at_the_start_is_one_line(importing, words, tmp_path):
+    command = [sys.executable, "-c", INTERRUPTED, importing, *words]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (answer.returncode, answer.stderr) == (130, "pushsum: interrupted\n")
 
 
 def test_topology_help_lists_every_name(pushsum):
@@ -344,8 +365,8 @@ def test_progress_without_a_terminal_is_lines_with_the_time_left(tmp_path):
             [*words, command, *TINY, "--into", str(tmp_path / command)],
             capture_output=True, text=True, check=True, env=environment,
         )  # fmt: skip
-        lines = answer.stderr.splitlines()
-        assert f"{where}step 1/2  0:00:00 left" in lines
+        line = rf"^{where}step 1/2  \d:\d\d:\d\d left$"
+        assert re.search(line, answer.stderr, flags=re.MULTILINE)
     records = (tmp_path / "run" / "records.jsonl").read_text().splitlines()
     assert len(records) == 2
 

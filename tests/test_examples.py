@@ -15,7 +15,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 import pushsum as ps
-from tests.ranks import on_ranks
+from tests.ranks import DEADLINE, on_ranks
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = {path.stem: path for path in (ROOT / "examples").glob("*.py")}
@@ -123,7 +123,7 @@ def test_the_real_torchrun():
         env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=DEADLINE,
         check=False,
     )
     assert answer.returncode == 0, answer.stderr

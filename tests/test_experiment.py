@@ -7,9 +7,8 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -21,13 +20,16 @@ from safetensors.torch import load_file
 
 from pushsum import checkpoint, config, sweep, training
 from pushsum.engines import world
+from pushsum.engines.engine import Known
 from pushsum.engines.gradients import gradients, stacked_buffers
-from pushsum.engines.simulator import iterate
+from pushsum.engines.simulator import Network, iterate
 from pushsum.engines.world import OneProcess
 from pushsum.experiment import Experiment, Sampler, _git_hash
 from pushsum.training import Diverged, loop, run
 from pushsum.training.loop import _refuse_infinite
 from pushsum.training.records import _consensus
+from tests.live import Live
+from tests.ranks import DEADLINE, in_session, until
 
 MOREAU = "algorithm.weighting=moreau:k=0.1,v=0.1"
 SMALL = ["model.hidden=[8]", "batch=16", "epochs=2", "steps=30", "gradients=loop"]
@@ -186,6 +188,15 @@ def test_consensus_distances_are_summed_in_blocks():
     assert found["mean_square"] == pytest.approx(float((y - centre).square().sum(1).mean()))
 
 
+def test_a_whole_run_takes_no_more_than_eight_arrays(tmp_path):
+    """x, y, pushed and gradients; the next x, y and pushed; model and activations; no more."""
+    words = ["model.hidden=[700,600]", "batch=2", "evaluation.batch=50", "evaluation.nodes=false"]
+    built = build(*words, "algorithm.name=SGAP", "steps=3")
+    with Live() as live:
+        run(built, tmp_path)
+    assert live.peak / (4 * built.n * built.layout.d) <= 8
+
+
 def test_s_addopt_pushes_twice_as_much():
     one, two = build("algorithm.name=SGP"), build("algorithm.name=S-ADDOPT")
     heads = 6 * 24  # step, a and w along every edge
@@ -212,6 +223,33 @@ def test_batchnorm_policies_reach_the_test(policy, tmp_path):
     overrides = ["model.name=resnet-small", "model.hidden=null", "model.width=2", "steps=4"]
     run(build(*overrides, f"evaluation.batchnorm={policy}"), tmp_path)
     assert np.isfinite(records(tmp_path)[-1]["test"]["loss"])
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["algorithm.name=SGP"],
+        ["algorithm.name=SGAP", MOREAU],
+        ["algorithm.name=MSGAP", "algorithm.weighting=far-first"],
+        ["algorithm.name=MSGAP", "topology.name=random", "algorithm.weighting=far-first"],
+        ["algorithm.name=S-ADDOPT"],
+        ["algorithm.name=QGM"],
+        ["algorithm.name=SGP", "algorithm.optimizer=Adam"],
+        ["algorithm.name=AllReduce"],
+    ],
+    ids=str,
+)
+def test_the_memory_of_the_dry_run_is_what_the_steps_take(overrides):
+    built = build("model.hidden=[8000]", "batch=2", "topology.name=full", *overrides)
+    compute = gradients("loop", built.model, F.cross_entropy, stacked_buffers(built.model, built.n))
+    network = Network(built.setup(0))
+    with Live() as live:
+        now = network.begin(built.start())
+        for t in range(1, 13):
+            g = compute(now.y, built.batch(t, range(built.n)))[0]
+            now = network.advance(now, Known(g))
+    measured = live.peak / (4 * built.n * built.layout.d)
+    assert measured == pytest.approx(training.arrays(built), rel=0.15)
 
 
 # --------------------------------------------------------------------------- samples
@@ -667,33 +705,41 @@ def test_the_json_of_a_checkpoint_is_checked_too(content, tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_saves_and_ends_within_ten_seconds(tmp_path, number):
-    command = [
-        sys.executable,
-        "-m",
-        "pushsum",
-        "run",
-        "--into",
-        str(tmp_path / "run"),
-        "epochs=5000",
-    ]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        deadline = time.monotonic() + 60
-        path = tmp_path / "run" / "records.jsonl"
-        while not (path.exists() and len(path.read_text().splitlines()) > 2):
-            assert time.monotonic() < deadline
-            assert child.poll() is None
-            time.sleep(0.05)
+def test_a_signal_saves_and_ends(tmp_path, number):
+    words = ["run", "--into", str(tmp_path / "run"), "epochs=5000"]
+    with started([sys.executable, "-m", "pushsum", *words]) as child:
+        until_they_train([tmp_path / "run"])
         child.send_signal(number)
-        _, err = child.communicate(timeout=10)
-    finally:
-        child.kill()
+        _, err = child.communicate(timeout=DEADLINE)
     assert child.returncode == 130
     assert f"go on with: pushsum run --resume --into {tmp_path / 'run'}\n" in err
     assert "Traceback" not in err
     step = checkpoint.load(tmp_path / "run" / "checkpoints").step
     assert f"saved step {step}" in err
+
+
+@contextmanager
+def started(command: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """A command in a session of its own, of which nothing is left in the end."""
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            for pid in in_session(process.pid):
+                os.kill(pid, signal.SIGKILL)
+
+
+def until_they_train(runs: list[Path]) -> None:
+    def trains(run: Path) -> bool:
+        return (run / "records.jsonl").exists() and len(records(run)) > 1
+
+    until(lambda: all(trains(run) for run in runs), "all have records")
 
 
 SWEEP = ["seed=0,1,2,3", "model.hidden=[4]", "batch=16", "topology.nodes=2", "gradients=loop",
@@ -707,24 +753,10 @@ def sweep_command(directory: Path, words: list[str]) -> list[str]:
 
 def stopped_sweep(command: list[str], running: list[Path], send: Callable[[int], None]) -> None:
     """Start a sweep, send a signal once these cells train, and see that all processes end."""
-    parent = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        deadline = time.monotonic() + 60
-        while not all((d / "records.jsonl").exists() and len(records(d)) > 1 for d in running):
-            assert time.monotonic() < deadline
-            assert parent.poll() is None
-            time.sleep(0.05)
+    with started(command) as parent:
+        until_they_train(running)
         send(parent.pid)
-        _, err = parent.communicate(timeout=10)  # the pipes close when the last process is gone
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(parent.pid, signal.SIGKILL)
+        _, err = parent.communicate(timeout=DEADLINE)  # until the last process is gone
     assert parent.returncode == 130
     assert err.endswith("pushsum: stopped; the same command goes on\n")
     assert "Traceback" not in err
@@ -750,10 +782,22 @@ def test_a_signal_ends_a_parallel_sweep_and_a_rerun_finishes_it(tmp_path):
 
 @pytest.mark.slow
 def test_control_c_saves_every_run_of_a_parallel_sweep(tmp_path):
-    """A terminal sends it to all processes; from the sweep they get a second signal."""
+    """A terminal sends it to all processes, of which one is to act."""
     command = sweep_command(tmp_path, [*SWEEP, "epochs=5000"])
     running = [tmp_path / "0", tmp_path / "1"]
     stopped_sweep(command, running, lambda pid: os.killpg(pid, signal.SIGINT))
+
+
+@pytest.mark.slow
+def test_the_runs_of_a_sweep_do_not_outlive_it(tmp_path):
+    """Not even one that is stopped, and could notice nothing."""
+    with started(sweep_command(tmp_path, [*SWEEP, "epochs=5000"])) as parent:
+        until_they_train([tmp_path / "0", tmp_path / "1"])
+        os.kill(max(in_session(parent.pid)), signal.SIGSTOP)
+        parent.kill()
+        _, err = parent.communicate(timeout=DEADLINE)
+        until(lambda: in_session(parent.pid) == [], "all processes have ended")
+    assert err == ""
 
 
 def test_a_process_that_dies_is_one_failed_cell():

@@ -3,7 +3,6 @@
 import json
 import os
 import pty
-import re
 import shlex
 import signal
 import socket
@@ -15,15 +14,22 @@ from pathlib import Path
 
 import pytest
 
+from pushsum import training
 from pushsum.engines.distributed.launcher import launch
 from pushsum.engines.world import Stopped
+from tests.ranks import DEADLINE, in_session, until
 from tests.test_processes import records, shared
 
 LONG = ["epochs=100000", "model.hidden=[8]", "topology.nodes=3", "gradients=loop"]
+LOOPBACK = "0100007F"  # 127.0.0.1, as /proc has it
 
 
 def command(*words: str) -> list[str]:
-    return [sys.executable, "-m", "pushsum", "run", *words, "--engine", "distributed"]
+    return [*plainly(*words), "--engine", "distributed"]
+
+
+def plainly(*words: str) -> list[str]:
+    return [sys.executable, "-m", "pushsum", "run", *words]
 
 
 def start(*words: str, how=command, stdin=subprocess.DEVNULL, **more) -> subprocess.Popen[str]:
@@ -38,30 +44,13 @@ def start(*words: str, how=command, stdin=subprocess.DEVNULL, **more) -> subproc
     )
 
 
-def in_session(leader: int) -> list[int]:
-    """The processes of a session that still run."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                state, _, _, session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
-            except OSError:
-                continue
-            if int(session) == leader and state != "Z":
-                found.append(int(entry.name))
-    return found
+def until_none_is_left(process: subprocess.Popen[str]) -> None:
+    until(lambda: in_session(process.pid) == [], "all processes have ended")
 
 
-def until(condition, seconds: float, what: str) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-
-
-def has_records(directory: Path) -> bool:
+def until_it_runs(directory: Path) -> None:
     path = directory / "records.jsonl"
-    return path.exists() and len(path.read_text().splitlines()) >= 2
+    until(lambda: path.exists() and path.read_text().count("\n") >= 2, "the run begins")
 
 
 def complaints(errors: str) -> list[str]:
@@ -84,42 +73,55 @@ def test_run_stop_and_go_on(tmp_path, cleanup):
     into = str(tmp_path / "run")
     process = start(*LONG, "--into", into)
     cleanup.append(process)
-    until(lambda: has_records(tmp_path / "run"), 90, "the run does not begin")
-    assert listening_addresses(process.pid) == {"0100007F"}  # 127.0.0.1 alone
-    begun = time.monotonic()
+    until_it_runs(tmp_path / "run")
+    assert listening([process.pid]) == set()  # the launcher waits for nobody
+    assert listening(in_session(process.pid)) == {LOOPBACK}
     process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=30)
-    assert time.monotonic() - begun < 10
+    _, errors = process.communicate(timeout=DEADLINE)
     assert process.returncode == 130
     assert "pushsum: saved step" in errors
     assert errors.count("saved step") == 1
-    until(lambda: in_session(process.pid) == [], 5, "orphans")
+    until_none_is_left(process)
     meta = json.loads((tmp_path / "run" / "meta.json").read_text())
     assert meta["finished"] is False
 
     other = start("--resume", "--into", into, "--engine", "simulator", how=plainly)
     cleanup.append(other)
-    assert complaints(other.communicate(timeout=60)[1]) == [
+    assert complaints(other.communicate(timeout=DEADLINE)[1]) == [
         "pushsum: the run was made by the distributed engine: go on with: pushsum run "
         f"--engine distributed --resume --into {into}"
     ]
 
     again = start("--resume", "--into", into, how=plainly)  # it knows its engine
     cleanup.append(again)
-    before = len((tmp_path / "run" / "records.jsonl").read_text().splitlines())
-    records = tmp_path / "run" / "records.jsonl"
-    until(lambda: len(records.read_text().splitlines()) > before, 90, "it does not go on")
+    before = len(records(tmp_path / "run"))
+    until(lambda: len(records(tmp_path / "run")) > before, "it goes on")
     again.kill()  # the launcher, without warning
-    until(lambda: in_session(again.pid) == [], 15, "orphans")
-    again.communicate()
+    until_none_is_left(again)
 
 
-def plainly(*words: str) -> list[str]:
-    return [sys.executable, "-m", "pushsum", "run", *words]
+def listening(pids: list[int]) -> set[str]:
+    """On which addresses processes listen for the first message of anybody."""
+    inodes = set()
+    for pid in pids:
+        for fd in Path(f"/proc/{pid}/fd").iterdir():
+            try:
+                target = os.readlink(fd)
+            except OSError:
+                continue
+            if target.startswith("socket:["):
+                inodes.add(target[8:-1])
+    found = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in Path(table).read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and fields[9] in inodes:
+                found.add(fields[1].partition(":")[0])
+    return found
 
 
-def pass_the_time() -> None:
-    time.sleep(60)
+def pass_the_time(meeting) -> None:
+    time.sleep(2 * DEADLINE)
 
 
 def test_a_signal_while_processes_are_being_started_reaches_all(monkeypatch):
@@ -142,21 +144,20 @@ def test_a_signal_while_processes_are_being_started_reaches_all(monkeypatch):
     for way in (start_and_stop, stop_within_the_second):
         started.clear()
         monkeypatch.setattr(ForkServerProcess, "start", way)
-        begun = time.monotonic()
         with pytest.raises(Stopped, match="stopped"):
-            launch(3, pass_the_time, patience=60)
-        assert time.monotonic() - begun < 20
+            launch(3, pass_the_time, patience=DEADLINE)
         assert not any(process.is_alive() for process in started)
 
 
-def test_one_node_does_not_outlive_its_launcher(tmp_path, cleanup):
-    into = tmp_path / "run"
-    process = start(*LONG, "topology.nodes=1", "topology.name=full", "--into", str(into))
+def test_nodes_do_not_outlive_their_launcher(tmp_path, cleanup):
+    """Not even one that is stopped, and could notice nothing."""
+    process = start(*LONG, "--into", str(tmp_path / "run"))
     cleanup.append(process)
-    until(lambda: has_records(into), 90, "the run does not begin")
+    until_it_runs(tmp_path / "run")
+    os.kill(the_node(process, 1), signal.SIGSTOP)
     process.kill()
-    until(lambda: in_session(process.pid) == [], 10, "orphans")
-    assert "pushsum: saved step" in process.communicate()[1]
+    until_none_is_left(process)
+    assert complaints(process.communicate()[1]) == []
 
 
 @pytest.mark.parametrize("everyone", [False, True])
@@ -166,51 +167,57 @@ def test_an_interrupt_stops_it_whoever_gets_it(everyone, tmp_path, cleanup):
     mine, theirs = pty.openpty()
     process = start(*LONG, "--into", str(into), stdin=theirs)
     cleanup.append(process)
-    until(lambda: has_records(into), 90, "the run does not begin")
-    (os.killpg if everyone else os.kill)(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=15)
-    os.close(mine)
     os.close(theirs)
+    until_it_runs(into)
+    (os.killpg if everyone else os.kill)(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=DEADLINE)
+    os.close(mine)
     assert process.returncode == 130, errors
     (line,) = complaints(errors)
     assert line.startswith("pushsum: saved step ")
 
 
-def test_a_stop_does_not_wait_for_a_node_that_was_stopped_otherwise(tmp_path, cleanup):
-    into = tmp_path / "run"
-    process = start(*LONG, "--into", str(into), "--timeout", "60")
+def test_an_interrupt_while_it_starts_is_no_traceback(tmp_path, cleanup):
+    """All processes of the terminal get it: while a server of processes imports torch, say."""
+    process = start(*LONG, "--into", str(tmp_path / "run"))
     cleanup.append(process)
-    until(lambda: has_records(into), 90, "the run does not begin")
+    until(lambda: len(in_session(process.pid)) > 1, "it has started others")
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 130
+    assert all(line.startswith("pushsum: ") for line in complaints(errors)), errors
+    until_none_is_left(process)
+
+
+def test_a_stop_reaches_a_node_that_was_stopped_otherwise(tmp_path, cleanup):
+    into = tmp_path / "run"
+    process = start(*LONG, "--into", str(into))
+    cleanup.append(process)
+    until_it_runs(into)
     os.kill(the_node(process, 1), signal.SIGSTOP)
-    begun = time.monotonic()
     process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=30)
-    assert time.monotonic() - begun < 12
-    assert process.returncode == 137
-    for line in complaints(errors):
-        assert re.match(r"pushsum: node [02]: .*node 1 (does not answer|is lost)", line), errors
-    assert len(complaints(errors)) == 2
-    until(lambda: in_session(process.pid) == [], 5, "orphans")
+    _, errors = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 130, errors
+    (line,) = complaints(errors)
+    assert line.startswith("pushsum: saved step ")
+    until_none_is_left(process)
 
 
-def listening_addresses(leader: int) -> set[str]:
-    """On which addresses a session's processes listen for the first message of anybody."""
-    inodes = set()
-    for pid in in_session(leader):
-        for fd in Path(f"/proc/{pid}/fd").iterdir():
-            try:
-                target = os.readlink(fd)
-            except OSError:
-                continue
-            if target.startswith("socket:["):
-                inodes.add(target[8:-1])
-    found = set()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        for line in Path(table).read_text().splitlines()[1:]:
-            fields = line.split()
-            if fields[3] == "0A" and fields[9] in inodes:
-                found.add(fields[1].partition(":")[0])
-    return found
+def stop_or_fail(meeting) -> None:
+    """Node 1 is stopped, then node 0 fails."""
+    if meeting.rank == 1:
+        meeting.store.set("pid", str(os.getpid()))
+        os.kill(os.getpid(), signal.SIGSTOP)
+    stat = Path(f"/proc/{int(meeting.store.get('pid'))}/stat")
+    until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", "it is stopped")
+    sys.exit(1)
+
+
+def test_a_stopped_node_is_killed_when_another_has_failed(cleanup):
+    never = "from tests.test_launcher import *; print(launch(2, stop_or_fail, patience=1e9))"
+    process = start(never, how=lambda code: [sys.executable, "-c", code])
+    cleanup.append(process)
+    assert process.communicate(timeout=DEADLINE) == ("137\n", "")
 
 
 def torchrun(*words: str) -> list[str]:
@@ -223,7 +230,7 @@ def test_torchrun_starts_it_too(tmp_path, cleanup):
     into = tmp_path / "run"
     process = start(*LONG, "steps=30", "--into", str(into), how=torchrun)
     cleanup.append(process)
-    output, errors = process.communicate(timeout=120)
+    output, errors = process.communicate(timeout=DEADLINE)
     assert process.returncode == 0, errors
     assert f"{into}: accuracy" in output
     assert json.loads((into / "meta.json").read_text())["finished"] is True
@@ -231,39 +238,37 @@ def test_torchrun_starts_it_too(tmp_path, cleanup):
 
 def test_a_node_that_is_killed_is_named_with_what_to_do(tmp_path, cleanup):
     into = tmp_path / "run"
-    process = start(*LONG, "--into", str(into), "--timeout", "5")
+    process = start(*LONG, "--into", str(into))
     cleanup.append(process)
-    until(lambda: has_records(into), 90, "the run does not begin")
+    until_it_runs(into)
     os.kill(the_node(process, 1), signal.SIGKILL)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=DEADLINE)
     assert process.returncode == 137
-    lines = [line for line in errors.splitlines() if line.startswith("pushsum: ")]
+    lines = complaints(errors)
     assert len(lines) == 2, errors
     for node, line in zip((0, 2), sorted(lines), strict=True):
         assert line.startswith(f"pushsum: node {node}: node 1 is lost: its process ended")
         assert "; last checkpoint: step " in line
         assert line.endswith(f"pushsum run --engine distributed --resume --into {into}")
-    until(lambda: in_session(process.pid) == [], 5, "orphans")
+    until_none_is_left(process)
 
 
 def test_the_command_it_offers_goes_on_as_if_nothing_had_been(tmp_path, cleanup):
-    short = [*LONG[1:], "epochs=40", "evaluation.every=5", "checkpoint=5"]
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    undisturbed = start(*short, "--into", str(whole))
-    cleanup.append(undisturbed)
-    undisturbed.communicate(timeout=120)
-    process = start(*short, "--into", str(cut), "--timeout", "5")
+    process = start(*LONG, "--into", str(cut))
     cleanup.append(process)
-    until(lambda: has_records(cut), 90, "the run does not begin")
+    until_it_runs(cut)
     os.kill(the_node(process, 2), signal.SIGKILL)
-    _, errors = process.communicate(timeout=30)
-    assert len(records(cut)) < len(records(whole)), "it was killed too late"
+    _, errors = process.communicate(timeout=DEADLINE)
     line, _ = complaints(errors)
     offered = shlex.split(line.partition("go on with: ")[2])
-    again = start(*offered[1:], how=lambda *words: [sys.executable, "-m", "pushsum", *words])
-    cleanup.append(again)
-    _, errors = again.communicate(timeout=120)
-    assert again.returncode == 0, errors
+    more = f"steps={training.newest(cut, 'distributed', 3) + 50}"
+    again = start(*offered[1:], more, how=lambda *words: [sys.executable, "-m", "pushsum", *words])
+    undisturbed = start(*LONG, more, "--into", str(whole))
+    cleanup += [again, undisturbed]
+    for one in (again, undisturbed):
+        _, errors = one.communicate(timeout=DEADLINE)
+        assert one.returncode == 0, errors
     assert [shared(row) for row in records(cut)] == [shared(row) for row in records(whole)]
 
 
@@ -277,39 +282,64 @@ def _rank_of(pid: int) -> int | None:
     return int(name.removeprefix("pushsum-")) if name.startswith("pushsum-") else None
 
 
-def test_bad_input_is_one_line(tmp_path):
+def test_bad_input_is_one_line(tmp_path, cleanup):
     process = start("algorithm.lr=-1", "--into", str(tmp_path / "run"))
-    _, errors = process.communicate(timeout=60)
+    cleanup.append(process)
+    _, errors = process.communicate(timeout=DEADLINE)
     assert process.returncode == 2
     assert errors.splitlines() == ["pushsum: algorithm.lr = -1: should be greater than 0"]
 
 
 # --------------------------------------------------------------------------- without any launcher
 
+PREPARED = """
+import sys, time
+from pathlib import Path
+import pushsum.training, pushsum.engines.distributed.world
+from pushsum.cli import main
+ready, go, *sys.argv[1:] = sys.argv[1:]
+Path(ready).touch()
+while not Path(go).exists():
+    time.sleep(0.01)
+main()
+"""
 
-def by_hand(cleanup, into: Path, ranks=(0, 1, 2), **words: str) -> list[subprocess.Popen[str]]:
-    """Processes that the environment alone tells of each other: node 0 keeps the store."""
+
+def by_hand(
+    cleanup, directory: Path, ranks=(0, 1, 2), timeout=DEADLINE, **words: str
+) -> list[subprocess.Popen[str]]:
+    """Processes that the environment alone tells of each other: node 0 keeps the store.
+
+    They begin when all have imported what they need, which takes long where others are busy.
+    """
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = str(listener.getsockname()[1])
     around = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "3"}
     around |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    common = [*LONG, "--into", str(into), "--timeout", "5"]
-    for rank in ranks:
+    around["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # as `pushsum run` sets it before it imports torch
+    common = ["run", *LONG, "--into", str(directory / "run"), "--timeout", str(timeout)]
+    go, ready = directory / "go", [directory / f"ready-{rank}" for rank in ranks]
+
+    def prepared(*words: str) -> list[str]:
+        return [sys.executable, "-c", PREPARED, *words, "--engine", "distributed"]
+
+    for rank, mark in zip(ranks, ready, strict=True):
         more = shlex.split(words.get(f"node_{rank}", ""))
-        cleanup.append(start(*common, *more, RANK=str(rank), LOCAL_RANK=str(rank), **around))
+        here = {"RANK": str(rank), "LOCAL_RANK": str(rank), **around}
+        cleanup.append(start(str(mark), str(go), *common, *more, how=prepared, **here))
+    until(lambda: all(mark.exists() for mark in ready), "all have imported torch")
+    go.touch()
     return cleanup
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 @pytest.mark.parametrize("victim", [0, 1])
 def test_the_process_that_keeps_the_store_may_be_lost_too(how, victim, tmp_path, cleanup):
-    processes = by_hand(cleanup, tmp_path / "run")
-    until(lambda: has_records(tmp_path / "run"), 90, "the run does not begin")
+    processes = by_hand(cleanup, tmp_path, timeout=5)
+    until_it_runs(tmp_path / "run")
     processes[victim].send_signal(how)
-    start = time.monotonic()
     for rank in {0, 1, 2} - {victim}:
-        _, errors = processes[rank].communicate(timeout=20)
-        assert time.monotonic() - start < 5 + 4
+        _, errors = processes[rank].communicate(timeout=DEADLINE)
         (line,) = complaints(errors)
         assert "last checkpoint: step " in line
         if victim == 1:
@@ -321,23 +351,23 @@ def test_the_process_that_keeps_the_store_may_be_lost_too(how, victim, tmp_path,
 
 def test_nobody_loses_the_store_at_the_end_of_a_run(tmp_path, cleanup):
     short = {f"node_{rank}": "steps=5" for rank in range(3)}
-    for process in by_hand(cleanup, tmp_path / "run", **short):
-        _, errors = process.communicate(timeout=60)
+    for process in by_hand(cleanup, tmp_path, **short):
+        _, errors = process.communicate(timeout=DEADLINE)
         assert (process.returncode, complaints(errors)) == (0, [])
 
 
 def test_a_process_that_never_comes_is_one_line(tmp_path, cleanup):
-    for process in by_hand(cleanup, tmp_path / "run", ranks=(0, 2)):
-        _, errors = process.communicate(timeout=60)
+    for process in by_hand(cleanup, tmp_path, ranks=(0, 2), timeout=5):
+        _, errors = process.communicate(timeout=DEADLINE)
         (line,) = complaints(errors)
-        assert "not all processes came to the processes' meeting point (127.0.0.1:" in line
+        assert "not all processes connected to the processes' meeting point (127.0.0.1:" in line
         assert line.endswith("nothing is saved, so start again")
 
 
 def test_what_one_node_lacks_ends_all_at_once(tmp_path, cleanup):
     lacking = f"data.name=cifar10 data.root={tmp_path}"
-    processes = by_hand(cleanup, tmp_path / "run", node_1=lacking)
-    ends = [process.communicate(timeout=60)[1] for process in processes]
+    processes = by_hand(cleanup, tmp_path, node_1=lacking)
+    ends = [process.communicate(timeout=DEADLINE)[1] for process in processes]
     own = ends[1].removeprefix("pushsum: node 1: ")
     assert str(tmp_path) in own
     for rank in (0, 2):

@@ -3,7 +3,6 @@
 import csv
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import yaml
@@ -87,43 +86,6 @@ def test_changed_runs_are_found_only_when_asked_for():
     assert [r["accuracy"] for r in chosen(some, changed="model.norm=group")] == [0.6]
     assert spread(some[:1], "accuracy") == (0.5, 0.0, 1)
     assert spread([], "accuracy") is None
-
-
-NUMBER = re.compile(r"(?<![\w.,/-])[+-]?\d[\d,.]*")
-#: a page -> what may stand there: settings of the runs, and of what they are compared with
-SETTINGS = {
-    "README.md": "0 1 5 25 95",
-    "batchnorm.md": "0 1 95",
-    "consensus.md": "0.05 1 3 4 100",
-    "index.md": "0 0.04 0.05 0.1 0.2 0.8 1 2 5 10 11 20 25 000 32 80 95 100",
-    "published.md": "0 25 95",
-    "start.md": "1 95",
-    "time.md": "0.2.3 1 11 1,000",
-    "weights.md": "0 0.04 0.05 0.08 0.1 0.25 0.5 0.8 0.9 1 10 95",
-}
-IN_WORDS = re.compile(
-    r"\b(a|one|two|three|four|five|six|seven|eight|nine|ten|few)\s+(points?|percent|leaves?)\b",
-    re.IGNORECASE,
-)
-
-
-def measured(page: Path) -> str:
-    """An evidence page, or that section of README."""
-    text = page.read_text()
-    if page.name != "README.md":
-        return text
-    return text.partition("## What was measured\n")[2].partition("\n## ")[0]
-
-
-@pytest.mark.parametrize("page", [*EVIDENCE, publish.ROOT / "README.md"], ids=lambda p: p.name)
-def test_no_number_is_written_by_hand(page):
-    """What stands outside marks, code and links is a setting, not a result."""
-    text = publish.MARK.sub("", measured(page))
-    assert text
-    text = re.sub(r"```.*?```|`[^`]*`|\]\([^)]*\)|<sup>.*?</sup>", "", text, flags=re.DOTALL)
-    found = {number.rstrip(".,") for number in NUMBER.findall(text)}
-    assert found <= set(SETTINGS[page.name].split())
-    assert IN_WORDS.search(text) is None
 
 
 def test_the_sweeps_differ_from_table1_small_in_what_they_say():

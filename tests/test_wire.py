@@ -1,17 +1,15 @@
 """What travels and what it costs: bytes, against the operating system's counters; mass; memory."""
 
-import ctypes
 import os
-import re
 import socket
 import struct
-from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
 import pushsum as ps
+from tests.live import Live
 from tests.ranks import on_ranks
 
 # --------------------------------------------------------------------------- bytes
@@ -136,36 +134,21 @@ def test_rounding_on_the_wire_loses_no_mass():
 
 # --------------------------------------------------------------------------- memory
 
-WIDTH, LAYERS = 1600, 8  # 20 million parameters
-
-
-def resident(field):
-    text = Path("/proc/self/status").read_text()
-    return 1024 * int(re.search(rf"^{field}:\s+(\d+) kB", text, flags=re.MULTILINE)[1])
+WIDTH, LAYERS = 800, 8  # 5 million parameters
 
 
 def memory(rank, overlap):
-    """Peak memory of this process with 20 million parameters, above what it needs without."""
-
-    def train(width, layers, steps):
-        model = nn.Sequential(*[nn.Linear(width, width) for _ in range(layers)])
+    """The most that tensors take in this process at once, in arrays of all parameters."""
+    with Live() as live:
+        model = nn.Sequential(*[nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)])
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-        node = ps.PushSum(
-            model, optimizer, "exponential", "moreau:k=1,v=0.1", overlap=overlap, timeout=60
-        )
-        for _ in range(steps):
-            model(torch.randn(4, width)).square().mean().backward()
+        node = ps.PushSum(model, optimizer, "exponential", "moreau:k=1,v=0.1", overlap=overlap)
+        for _ in range(4):
+            model(torch.randn(4, WIDTH)).square().mean().backward()
             optimizer.step()
             optimizer.zero_grad()
         node.close()
-        return node.layout.d
-
-    ctypes.CDLL(None).mallopt(-3, 2**16)  # freed memory goes back at once: all that counts is live
-    train(10, 2, 2)
-    before = resident("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins here
-    d = train(WIDTH, LAYERS, 4)
-    return (resident("VmHWM") - before) / (4 * d)
+    return live.peak / (4 * node.layout.d)
 
 
 @pytest.mark.parametrize("overlap", [False, True])

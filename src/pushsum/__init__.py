@@ -5,10 +5,12 @@
 3
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from __future__ import annotations
 
+TYPE_CHECKING = False  # as typing's, which takes as long to import as Python takes to start
 if TYPE_CHECKING:
+    from typing import Any
+
     from pushsum import (
         algorithms,
         data,
@@ -50,6 +52,8 @@ _HOME = {
 
 def __getattr__(name: str) -> Any:
     """Import parts on first use: `import pushsum` alone must not wait for torch."""
+    from importlib import import_module
+
     if name in _HOME:
         return getattr(import_module(_HOME[name]), name)
     if name in __all__:

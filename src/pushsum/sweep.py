@@ -32,6 +32,7 @@ from pushsum import files, training
 from pushsum.config import Config, mapping, parse, set_value
 from pushsum.engines.gradients import Strategy
 from pushsum.engines.memory import keep_freed_memory
+from pushsum.engines.parent import end_with_parent, interrupts_held_back
 from pushsum.engines.world import OneProcess
 from pushsum.experiment import Experiment
 from pushsum.names import counted, flat, one_line
@@ -185,29 +186,42 @@ def _side_by_side(
     context = multiprocessing.get_context("spawn")
     waiting = list(reversed(cells))
     running: dict[Connection, tuple[Cell, SpawnProcess]] = {}
-    with _interruptible():
+    with _noted_signals() as signals:
         try:
             while waiting or running:
-                while waiting and len(running) < jobs:
+                while waiting and len(running) < jobs and not signals:
                     cell = waiting.pop()
                     answer, theirs = context.Pipe(duplex=False)
                     process = context.Process(target=_alone, args=(cell, into / cell.name, theirs))
+                    with interrupts_held_back():
+                        process.start()
                     running[answer] = cell, process
-                    process.start()
                     theirs.close()  # the process has its own; now its end is the pipe's end
-                wait(running)
+                wait(running, timeout=0.5)
+                if signals:
+                    raise KeyboardInterrupt
                 for answer in [answer for answer in running if answer.poll()]:
                     cell, process = running.pop(answer)
                     ended(cell, _outcome(answer, process))
         finally:
-            left = [process for _, process in running.values() if process.is_alive()]
-            for process in left:
-                process.terminate()  # it saves what it has
-            for process in left:
-                process.join()
+            _stop([process for _, process in running.values()], signals)
+            for answer in running:
+                answer.close()
+
+
+def _stop(processes: Sequence[SpawnProcess], signals: Sequence[int]) -> None:
+    """Let processes save what they have; a second SIGINT does not wait for that."""
+    for process in processes:
+        process.terminate()
+    while any(process.is_alive() for process in processes) and signals.count(signal.SIGINT) < 2:
+        wait([process.sentinel for process in processes if process.is_alive()], timeout=0.5)
+    for process in processes:
+        process.kill()
+        process.join()
 
 
 def _alone(cell: Cell, directory: Path, answer: Connection) -> None:
+    end_with_parent()
     torch.set_num_threads(1)
     keep_freed_memory()
     answer.send(run_cell(cell, directory))
@@ -218,22 +232,22 @@ def _outcome(answer: Connection, process: SpawnProcess) -> str:
         outcome = str(answer.recv())
     except EOFError:
         outcome = ""
+    answer.close()
     process.join()
     return outcome or f"its process ended with exit code {process.exitcode}"
 
 
 @contextmanager
-def _interruptible() -> Iterator[None]:
-    """SIGTERM as KeyboardInterrupt, so that processes can be told."""
-
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
+def _noted_signals() -> Iterator[list[int]]:
+    """The signals to stop that have arrived: an exception might come while a process starts."""
+    arrived: list[int] = []
+    note = lambda number, frame: arrived.append(number)
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        yield arrived
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def run_cell(cell: Cell, directory: Path, within: Within = lambda cell, step, steps: None) -> str:

@@ -180,7 +180,7 @@ class Browser:
         path.write_bytes(base64.b64decode(data))
 
     def _next(self) -> dict[str, Any]:
-        limit = monotonic() + 60
+        limit = monotonic() + 300  # seconds; only what is broken takes as long
         while b"\0" not in self._unread:
             ready, _, _ = select.select([self._receive], [], [], max(0, limit - monotonic()))
             chunk = os.read(self._receive, 1 << 20) if ready else b""

@@ -53,8 +53,13 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that knows ASCII only gets ? for ●
+    command = typer.main.get_command(app)
     try:
-        code = app(standalone_mode=False, prog_name="pushsum")
+        # not app(): that ends an interrupt with an exit code, and no word
+        with command.make_context("pushsum", sys.argv[1:]) as context:
+            code = command.invoke(context)
+    except typer.Exit as end:
+        code = end.exit_code
     except BrokenPipeError:  # `pushsum ... | head` has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
@@ -62,9 +67,6 @@ def main() -> None:
         fail(str(error))
     except MemoryError:
         fail("not enough memory: use fewer nodes")
-    except (KeyboardInterrupt, typer.Abort):
-        print("interrupted", file=sys.stderr)
-        sys.exit(130)
     except Exception as error:
         if "can't allocate memory" in str(error):  # how torch says MemoryError
             fail("not enough memory: use fewer nodes")

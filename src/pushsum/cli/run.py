@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from pushsum.config import Config
+    from pushsum.engines.distributed.peers import Meeting
     from pushsum.engines.world import World
     from pushsum.experiment import Experiment
 
@@ -175,7 +176,7 @@ class Task(NamedTuple):
     timeout: float
 
 
-def _as_node(settings: Config, task: Task) -> None:
+def _as_node(settings: Config, task: Task, meeting: Meeting | None = None) -> None:
     """One of the processes of a run; how it ends is one line of its own."""
     from pushsum import training
     from pushsum.engines.distributed.peers import PeerLost, Peers, take_own_device
@@ -194,7 +195,7 @@ def _as_node(settings: Config, task: Task) -> None:
     peers: Peers | None = None
     try:
         take_own_device()
-        peers = Peers(task.timeout)
+        peers = Peers(task.timeout, meeting)
         built = Experiment(settings)
         if peers.n != built.n:
             raise ValueError(f"topology.nodes = {built.n}, but there are {peers.n} processes")

@@ -1,26 +1,28 @@
 """Start one process per node on this machine; `torchrun` does it on many.
 
-The processes meet at a store that lives in the launching process and listens on loopback only, so
-that it outlives any of them and nobody else can reach it.
+The processes meet at a store in the launcher, which outlives all of them and which nobody else can
+reach. Their messages go through ports of the loopback interface.
 """
 
 import contextlib
 import multiprocessing
 import os
 import signal
-import socket
 import threading
-from collections.abc import Callable, Iterator
-from datetime import timedelta
-from multiprocessing.connection import wait
+from collections.abc import Callable
+from multiprocessing import forkserver
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from time import monotonic
 from types import FrameType
 from typing import Any
 
 import torch
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed import HashStore  # type: ignore[attr-defined]
 
+from pushsum.engines.distributed.peers import Meeting
+from pushsum.engines.distributed.store import PipeStore, serve
+from pushsum.engines.parent import end_with_parent, interrupts_held_back
 from pushsum.engines.world import STOPPED, Stopped
 
 GRACE = 9.0  #: seconds that processes have to stop in, after a signal
@@ -28,82 +30,54 @@ PRELOADED = ["torch", "pushsum.training", "pushsum.engines.distributed.world"]
 
 
 def launch(n: int, work: Callable[..., None], *arguments: Any, patience: float) -> int:
-    """Run `work(*arguments)` in n processes of one group; the worst of their exit codes.
+    """Run `work(*arguments, meeting)` in n processes of one group; the worst of their exit codes.
 
     A signal is passed on. When a process fails the others end by themselves, because they miss
-    it; those that have not after `patience` seconds, or `GRACE` after a signal, are killed.
+    it; those that are stopped are killed then, and so are those that have not ended after
+    `patience` seconds, or `GRACE` after a signal. All of them end with this process.
     Raises `Stopped` if a signal ended them all before they could say anything.
     """
     # the server of this context imports torch once; its children then start at once
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
-    with _store() as port:
-        processes = [
-            context.Process(
-                target=_rank, args=(rank, n, port, work, arguments), name=f"node {rank}"
-            )
-            for rank in range(n)
-        ]
-        with _Stopping(processes) as stopping:
-            for process in processes:
-                process.start()
-                if stopping.since is not None:
-                    stopping.pass_on()
-                    break
-            _until_all_ended([p for p in processes if p.pid is not None], patience, stopping)
+    content = HashStore()
+    pipes = [context.Pipe() for _ in range(n)]
+    processes = [
+        context.Process(target=_rank, args=(rank, n, end, work, arguments), name=f"node {rank}")
+        for rank, (_, end) in enumerate(pipes)
+    ]
+    with _Stopping(processes) as stopping:
+        with interrupts_held_back():
+            forkserver.ensure_running()
+        for process, (own, theirs) in zip(processes, pipes, strict=True):
+            process.start()
+            theirs.close()
+            threading.Thread(target=serve, args=(own, content), daemon=True).start()
+            if stopping.since is not None:
+                stopping.pass_on()
+                break
+        _until_all_ended([p for p in processes if p.pid is not None], patience, stopping)
     if all(_unsaid(process.exitcode, stopping) for process in processes):
         raise Stopped("stopped")
     return max(_code(process.exitcode, stopping) for process in processes)
 
 
 def _rank(
-    rank: int, n: int, port: int, work: Callable[..., None], arguments: tuple[Any, ...]
+    rank: int, n: int, launcher: Connection, work: Callable[..., None], arguments: tuple[Any, ...]
 ) -> None:
+    end_with_parent()
     here = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": n, "LOCAL_WORLD_SIZE": n}
     os.environ |= {name: str(value) for name, value in here.items()}
-    os.environ |= {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "TORCHELASTIC_USE_AGENT_STORE": "True",  # the store exists: nobody is to open another
-        "GLOO_SOCKET_IFNAME": "lo",
-    }
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     with contextlib.suppress(OSError):  # what `ps` and `top` show, where there is /proc
         Path("/proc/self/comm").write_text(f"pushsum-{rank}")
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // n))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's reaches the launcher, too
-    threading.Thread(target=_stop_with_the_launcher, daemon=True).start()
-    work(*arguments)
-
-
-def _stop_with_the_launcher() -> None:
-    launcher = multiprocessing.parent_process()
-    assert launcher is not None
-    launcher.join()
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
-@contextlib.contextmanager
-def _store() -> Iterator[int]:
-    listener = socket.create_server(("127.0.0.1", 0))
-    port: int = listener.getsockname()[1]
-    store = TCPStore(
-        "127.0.0.1",
-        port,
-        is_master=True,
-        wait_for_workers=False,
-        timeout=timedelta(minutes=5),
-        master_listen_fd=listener.detach(),
-    )
-    yield port
-    del store
+    work(*arguments, Meeting(PipeStore(launcher), rank, n))
 
 
 class _Stopping:
-    """SIGTERM and SIGINT go on to all processes, those that are still to be started included.
-
-    From a terminal SIGINT has reached them, too: they take the two for one.
-    """
+    """SIGTERM and SIGINT go on to all processes, those that are still to be started included."""
 
     def __init__(self, processes: list[Any]) -> None:
         self.processes = processes
@@ -127,6 +101,7 @@ class _Stopping:
     def pass_on(self) -> None:
         for process in self._running():
             process.terminate()
+            os.kill(process.pid, signal.SIGCONT)  # one that is stopped would not hear it
 
     def _running(self) -> list[Any]:
         return [p for p in self.processes if p.pid is not None and p.is_alive()]
@@ -144,6 +119,18 @@ def _until_all_ended(processes: list[Any], patience: float, stopping: _Stopping)
                 deadline = min(deadline, monotonic() + patience)
         if stopping.since is not None:
             deadline = min(deadline, stopping.since + GRACE)
+        elif deadline < float("inf"):
+            for process in running.values():
+                if _is_stopped(process.pid):
+                    process.kill()
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether a process was stopped, by SIGSTOP say; no, where there is no /proc."""
+    with contextlib.suppress(OSError):
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return state in "Tt"
+    return False
 
 
 def _unsaid(exitcode: int | None, stopping: _Stopping) -> bool:

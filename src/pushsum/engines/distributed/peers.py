@@ -16,13 +16,15 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from datetime import timedelta
-from itertools import count, zip_longest
+from itertools import zip_longest
 from time import monotonic, sleep
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import ProcessGroup, Store  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
@@ -33,7 +35,9 @@ Answer = TypeVar("Answer")
 BEAT = 0.5  #: seconds between two counts
 SEARCH = 3 * BEAT  #: seconds that it takes to find out who is gone
 LONGEST = 365 * 24 * 3600.0  #: timeout; C's times overflow later
-_numbers = count()  # every process makes its peers in the same order
+
+#: the process groups that were formed here, not by the user, each with the number of its users
+_formed: WeakKeyDictionary[ProcessGroup, int] = WeakKeyDictionary()
 
 
 class PeerLost(RuntimeError):
@@ -56,28 +60,36 @@ def check_timeout(timeout: float) -> None:
         raise ValueError(f"timeout = {timeout!r}: give a number of seconds > 0, at most a year's")
 
 
+class Meeting(NamedTuple):
+    """Where processes form a group, and as which of how many."""
+
+    store: Store
+    rank: int
+    n: int
+
+
 class Peers:
     """All processes of a run, one per node; this one is `rank`, of `n`.
 
     Args:
         timeout: seconds of silence after which a peer counts as lost.
+        meeting: where to form a process group, if there is none; None: as the environment says,
+            which `torchrun` sets.
 
     Without `torchrun` and without a process group there is one node, which is alone.
     """
 
-    _formed = False  #: whether the process group is ours, not the user's
-    _users = 0  #: of that one, in this process
-
-    def __init__(self, timeout: float) -> None:
+    def __init__(self, timeout: float, meeting: Meeting | None = None) -> None:
         check_timeout(timeout)
         self.timeout = timeout
         self.patience = max(timeout / 2, timeout - SEARCH)  #: with a message or a word
-        number = next(_numbers)
-        if not dist.is_initialized() and "WORLD_SIZE" in os.environ:
-            self._meet(f"pushsum/group/{number}")
-            Peers._formed = True
-        Peers._users += 1
+        self._meeting_point = _meeting_point(meeting)
+        self._keeps_store = meeting is None and _kept_by_node_0()  #: if it is node 0
+        if not dist.is_initialized() and (meeting is not None or "WORLD_SIZE" in os.environ):
+            self._meet(meeting)
         together = dist.is_initialized()
+        if (group := dist.group.WORLD) is not None and group in _formed:
+            _formed[group] += 1
         self.rank = dist.get_rank() if together else 0
         self.n = dist.get_world_size() if together else 1
         self.group: Any = None
@@ -85,34 +97,37 @@ class Peers:
         self._left = threading.Event()
         if self.n > 1:
             store: Any = dist.distributed_c10d._get_default_store()
+            self._answered = monotonic()  # when the store last did
+            number = self._ask(lambda: _how_many(store, self.rank))
             prefix = f"pushsum/{number}"
             self._store = PrefixStore(prefix, store)
-            self._answered = monotonic()  # when the store last did
             ranks = range(self.n)
             self._ask(lambda: [self._store.add(f"count/{r}", int(r == self.rank)) for r in ranks])
             own = PrefixStore(prefix, self._ask(store.clone))  # a connection of the thread's own
             self._beating = threading.Thread(target=self._beat, args=(own,), daemon=True)
             self._beating.start()
 
-    def _meet(self, name: str) -> None:
-        """Form the process group that the environment describes.
+    def _meet(self, meeting: Meeting | None) -> None:
+        """Form the process group.
 
         Its name is its own: what an earlier group left in the store leads nowhere.
         """
         limit = timedelta(seconds=self.timeout)
 
         def meet() -> None:
-            meeting, rank, n = next(rendezvous("env://", timeout=limit))
-            place = PrefixStore(name, meeting)
+            store, rank, n = meeting or next(rendezvous("env://", timeout=limit))
+            place = PrefixStore(f"pushsum/group/{_how_many(store, rank)}", store)
             dist.init_process_group(store=place, rank=rank, world_size=n, timeout=limit)
 
         try:
             within(self.timeout + 2 * BEAT, meet)
         except (RuntimeError, TimeoutError) as error:
             raise PeerLost(
-                f"not all processes came to {_meeting_point()} within {self.timeout:g} s: "
+                f"not all processes connected to {self._meeting_point} within {self.timeout:g} s: "
                 f"{_first_line(error)}"
             ) from None
+        assert dist.group.WORLD is not None
+        _formed[dist.group.WORLD] = 0
 
     # ----------------------------------------------------------------- before the first message
 
@@ -223,7 +238,7 @@ class Peers:
             return within(seconds, action)
         except (RuntimeError, TimeoutError) as error:
             how = "does not answer" if isinstance(error, TimeoutError) else "is gone"
-            raise PeerLost(f"{_meeting_point()} {how}") from None
+            raise PeerLost(f"{self._meeting_point} {how}") from None
 
     def _there(self, *keys: str) -> bool:
         return bool(self._ask(lambda: self._store.check(list(keys))))
@@ -268,13 +283,14 @@ class Peers:
             gone = [r for r in silent if r not in left and after[r] > 0]
             never = [r for r in silent if r not in left and after[r] == 0]
             if gone:
-                text = f"node {_and(gone)} is lost: its process ended, stopped or is cut off"
+                text = _lost(gone)
             elif left:
                 text = self._why_it_left(left[0])
             elif never:
-                text = f"node {_and(never)} did not come within {self.timeout:g} s"
+                text = f"{_nodes(never)} did not connect within {self.timeout:g} s"
             elif early := [r for r in range(self.n) if self._meets(r)]:
-                text = f"node {_and(early)} waits in average(): all nodes must take the same steps"
+                waiting = "waits" if len(early) == 1 else "wait"
+                text = f"{_nodes(early)} {waiting} in average(): all nodes must take the same steps"
             else:
                 text = (
                     f"node {peer} did not answer within {self.timeout:g} s, but is alive: "
@@ -306,12 +322,12 @@ class Peers:
             self._beating.join(timeout=2 * BEAT)
         if self.group is not None:
             dist.destroy_process_group(self.group)  # those who still wait for this node notice
-        Peers._users -= 1
-        if Peers._formed and Peers._users == 0:
-            Peers._formed = False
-            dist.destroy_process_group()
-            if self.rank == 0 and self.n > 1 and _kept_by_node_0():
-                self._outlast_the_others()
+        if (group := dist.group.WORLD) is not None and group in _formed:
+            _formed[group] -= 1
+            if _formed[group] == 0:
+                dist.destroy_process_group()
+                if self.rank == 0 and self.n > 1 and self._keeps_store:
+                    self._outlast_the_others()
 
     def _outlast_the_others(self) -> None:
         """The store ends with this process, and they may still need it."""
@@ -342,7 +358,15 @@ def _kept_by_node_0() -> bool:
     return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
 
 
-def _meeting_point() -> str:
+def _how_many(store: Store, rank: int) -> int:
+    """How often this process has asked: the same number everywhere, if all do the same things."""
+    asked: int = store.add(f"pushsum/made/{rank}", 1)
+    return asked
+
+
+def _meeting_point(meeting: Meeting | None) -> str:
+    if meeting is not None:
+        return "the launcher"
     name = "the processes' meeting point"
     if "MASTER_ADDR" not in os.environ:
         return name
@@ -350,8 +374,20 @@ def _meeting_point() -> str:
     return f"{name} ({where}{', in the process of node 0' * _kept_by_node_0()})"
 
 
-def _and(nodes: Sequence[int]) -> str:
-    return " and ".join(map(str, nodes))
+def _lost(nodes: Sequence[int]) -> str:
+    """What is said of nodes that have not been heard of.
+
+    >>> _lost([1, 2, 4])
+    'nodes 1, 2 and 4 are lost: their processes ended, stopped or are cut off'
+    """
+    if len(nodes) == 1:
+        return f"{_nodes(nodes)} is lost: its process ended, stopped or is cut off"
+    return f"{_nodes(nodes)} are lost: their processes ended, stopped or are cut off"
+
+
+def _nodes(nodes: Sequence[int]) -> str:
+    *some, last = map(str, nodes)
+    return f"nodes {', '.join(some)} and {last}" if some else f"node {last}"
 
 
 def _first_difference(one: Any, other: Any) -> tuple[Any, Any]:

@@ -1,0 +1,43 @@
+"""Processes and the one that started them."""
+
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
+from multiprocessing.connection import wait
+
+
+def end_with_parent() -> None:
+    """Let the kernel kill this process when the one that started it ends, however it does.
+
+    It kills a stopped process, too, which could notice nothing. Checkpoints appear whole or not at
+    all, so that a run goes on from its last one. Linux only; elsewhere processes are left behind.
+    """
+    parent = multiprocessing.parent_process()
+    if parent is None or sys.platform != "linux":
+        return
+    import fcntl
+
+    pipe = parent.sentinel  # the parent holds its other end
+    fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
+    if wait([pipe], timeout=0):  # it had ended before
+        os._exit(1)
+
+
+@contextmanager
+def interrupts_held_back() -> Iterator[None]:
+    """Processes that are started here do not get SIGINT, which a terminal sends to all of them.
+
+    The one that starts them gets it a little later, and tells them.
+    """
+    resource_tracker.ensure_running()  # when it starts it lets signals through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
