@@ -3,6 +3,7 @@
 import csv
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import yaml
