@@ -131,9 +131,12 @@ class Weighting:
         view = View(len(adjacency), senders, receivers, holders, others, d2.flatten())
         return dense(view.n, view.senders, view.receivers, self.along(view))
 
-    def along(self, view: View) -> Tensor:
-        """The weights along the edges of a view; (E,) float64."""
-        weights = keep_the_rest(view, self.rule(view))
+    def along(self, view: View, wire: torch.dtype | None = None) -> Tensor:
+        """The weights along the edges of a view; (E,) float64.
+
+        `wire`: the dtype that values travel in, if it is not their own; see `keep_the_rest`.
+        """
+        weights = keep_the_rest(view, self.rule(view), wire)
         if not bool((weights > 0).all()):
             node = int(view.senders[weights <= 0][0])
             raise ValueError(
@@ -471,14 +474,22 @@ def check_definition_1(W: Tensor, adjacency: Tensor, floor: float, name: str) ->
     )
 
 
-def keep_the_rest(view: View, shares: Tensor) -> Tensor:
+def keep_the_rest(view: View, shares: Tensor, wire: torch.dtype | None = None) -> Tensor:
     """Give `shares` along the edges that lead away and keep the rest at home.
 
     Shares are rounded up to multiples of 2^-53: their sums are then exact in float64, in any
     order, so each column sums to exactly 1 and push-sum loses no mass to the weights; and none
     of them falls below its floor, or to 0.
+
+    Values of few bits come from the wire again and again. Their products with weights of many bits
+    would be rounded in the same way in every step, and the average would drift. So the weights are
+    then multiples of a grain with which these products fit into float32.
     """
-    given = torch.where(view.away, (shares * _GRAIN).ceil() / _GRAIN, 0.0)
+    grain = _GRAIN
+    if wire is not None and torch.finfo(wire).bits < 32:
+        room = 4 * torch.finfo(torch.float32).eps / torch.finfo(wire).eps  # and two bits to spare
+        grain = max(1 / room, 4 * float(view.degree.max()) ** 2)
+    given = torch.where(view.away, (shares * grain).ceil() / grain, 0.0)
     total = torch.zeros(view.n, dtype=torch.float64).index_add_(0, view.senders, given)
     return torch.where(view.away, given, 1 - total[view.senders])
 

@@ -249,7 +249,7 @@ class _Exchange:
             view = View.of_edges(graph.n, graph.senders, graph.receivers)
         else:
             view = View(graph.n, graph.senders, graph.receivers, *memory.seen)
-        self.weights = self.network.weighting.along(view)
+        self.weights = self.network.weighting.along(view, self.wire)
         self._push = mixer(graph, self.weights, self.wire)
         self.a = mixer(graph, self.weights)(self.now.state.a[:, None])[:, 0]
         self.weighting += perf_counter() - start

@@ -225,7 +225,7 @@ class Exchange:
             torch.tensor(d2, dtype=torch.float64),
         )
         mine = senders == node
-        return receivers[mine], self.weighting.along(view)[mine]
+        return receivers[mine], self.weighting.along(view, self.setup.wire)[mine]
 
     def heard_after(self, number: int, memory: Memory | None, sources: Sequence[int]) -> Arrivals:
         """Who was heard, the sources of this exchange among them."""
