@@ -1,4 +1,4 @@
-"""What the evidence pages conclude from the results: inequalities that a new run may overturn."""
+"""What the evidence pages conclude from the results, as inequalities: new runs may break one."""
 
 from collections.abc import Iterator
 from itertools import pairwise

@@ -236,3 +236,25 @@ def never_comes(rank):
 
 def test_a_node_that_never_comes_is_named():
     assert on_ranks(2, never_comes)[0] == "node 1 did not connect within 2 s"
+
+
+def one_after_another(rank):
+    """Two at a time, twice; whether there is a process group after each has left."""
+    found = []
+    for _ in range(2):
+        first, second = (Peers(timeout=60) for _ in range(2))
+        for peers in (first, second):
+            peers.agree({})
+        first.leave(0)
+        found.append(torch.distributed.is_initialized())
+        total = torch.ones(1)
+        second.all_reduce(total)
+        second.leave(0)
+        found += [torch.distributed.is_initialized(), total.item()]
+    return found
+
+
+@pytest.mark.parametrize("theirs", [True, False])
+def test_the_last_to_leave_a_group_ends_it_unless_it_is_the_users(theirs):
+    for found in on_ranks(2, one_after_another, torchrun=not theirs):
+        assert found == [True, theirs, 2.0] * 2
