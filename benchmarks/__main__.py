@@ -5,13 +5,14 @@
 
 import sys
 
-from benchmarks import fullsize, scale, step, training, wallclock
+from benchmarks import fullsize, report, scale, step, training, wallclock
 
 BENCHMARKS = {
     "step": step.main,
     "scale": scale.main,
     "training": training.main,
     "fullsize": fullsize.main,
+    "report": report.main,
     "wallclock": wallclock.main,
 }
 
