@@ -5,7 +5,7 @@
 
 import sys
 
-from benchmarks import fullsize, memory, scale, step, training, wallclock
+from benchmarks import fullsize, memory, report, scale, step, training, wallclock
 
 BENCHMARKS = {
     "step": step.main,
@@ -13,6 +13,7 @@ BENCHMARKS = {
     "training": training.main,
     "fullsize": fullsize.main,
     "memory": memory.main,
+    "report": report.main,
     "wallclock": wallclock.main,
 }
 

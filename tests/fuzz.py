@@ -24,9 +24,13 @@ import torch
 import yaml
 from safetensors.torch import save
 
-from pushsum import checkpoint, config, report, sweep
+from pushsum import checkpoint, config, sweep
+from pushsum.report import find, formats
+from pushsum.report.page import html
+from pushsum.report.results import collect
 from tests import fake_runs
 
+SCRIPT = "</script><script>alert(1)</script><img src=x>"
 SECONDS = 2  # of processor time
 PATIENCE = 300  # seconds after which something waits for what never comes
 RUN = ("config.yaml", "meta.json", "records.jsonl")
@@ -57,7 +61,7 @@ class Fuzzer:
         self.odd: list[Any] = [
             *(None, True, False, 0, -1, 1, 2, 3, 7, 1000, 10**9, 10**18, 10**30, 10**400),
             *(0.5, -1.5, 1e-300, 1e300, float("nan"), float("inf"), float("-inf")),
-            *("", "x", "x" * 5000, "\x1b[31m", "a\nb", "\u202e", "=1+1", "../..", "1e-4", "é"),
+            *("", "x", "x" * 5000, "\x1b[31m", "a\nb", "\u202e", "=1+1", "../..", "1e-4", SCRIPT),
             *(
                 "SGAP",
                 "QGM",
@@ -189,14 +193,18 @@ class Fuzzer:
                 self._damage(rng, path)
 
         def act() -> None:
-            found = report.write(place)
-            for file in found.values():
-                text = file.read_text(encoding="utf-8")
-                if not all(line.isprintable() for line in text.split("\n")):
-                    raise Failed(f"control characters in {file.name}")
-                if "whispered" in text or str(self.directory) in text:
-                    at = max(text.find("whispered"), text.find(str(self.directory)))
-                    raise Failed(f"{file.name} tells of other files: {text[at - 60 : at + 60]!r}")
+            results = collect(*find(place))
+            page = html(results, place)
+            if page.count("<script") > 2 or "<img" in page:
+                raise Failed("the page holds elements of somebody else")
+            for form in (formats.markdown, formats.comma_separated, formats.latex):
+                page += form(results)
+            if not page.replace("\n", "").isprintable():
+                raise Failed("control characters")
+            for secret in ("whispered", str(self.directory)):
+                if secret in page:
+                    at = page.index(secret)
+                    raise Failed(f"it tells of other files: {page[at - 60 : at + 60]!r}")
 
         return act
 

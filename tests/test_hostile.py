@@ -233,7 +233,7 @@ RECORD = {
         ({"step": "7"}, "step = '7' is not a number of steps"),
         ({"step": 10**4000}, "step = 1000"),
         ({"step": -1}, "step = -1 is not"),
-        ({"step": True}, "step = True is not"),
+        ({"step": True}, "step = true is not"),
         ({"epoch": float("nan")}, "epoch is not a number"),
         ({"epoch": None}, "epoch is not a number"),
         ({"bytes": [1]}, "[1] is not a number"),

@@ -14,8 +14,6 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 import fake_runs
 from pushsum import demo, report, sweep
@@ -977,46 +975,3 @@ def test_reading_runs_nothing(grid: Path) -> None:
         f"report.load(Path({str(grid)!r})); assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-# --------------------------------------------------------------------------- fuzzing
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner),
-    max_leaves=6,
-)
-
-
-@pytest.mark.slow
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
-@given(data=st.data())
-def test_whatever_stands_in_the_files_there_is_a_report_or_one_line(
-    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    directory = tmp_path_factory.mktemp("fuzz")
-    path = fake_runs.run(directory / "r", records=3, weights=False)
-    fake_runs.run(directory / "s", records=3, algorithm="SGP")
-    which = data.draw(st.sampled_from(["config.yaml", "meta.json", "records.jsonl"]))
-    if which == "config.yaml":
-        content: Any = yaml.safe_load((path / which).read_text())
-    elif which == "meta.json":
-        content = json.loads((path / which).read_text())
-    else:
-        lines = (path / which).read_text().splitlines()
-        content = json.loads(lines[1])
-    place = content
-    while True:
-        key = data.draw(st.sampled_from(sorted(place)))
-        if not isinstance(place[key], dict) or not place[key] or data.draw(st.booleans()):
-            break
-        place = place[key]
-    place[key] = data.draw(JSON)
-    if which == "config.yaml":
-        (path / which).write_text(yaml.safe_dump(content))
-    elif which == "meta.json":
-        (path / which).write_text(json.dumps(content))
-    else:
-        (path / which).write_text("\n".join([lines[0], json.dumps(content), lines[2], ""]))
-    assert_alone(report.write(directory)["html"].read_text(encoding="utf-8"))
-    shutil.rmtree(directory)

@@ -286,7 +286,8 @@ def _records(path: Path) -> tuple[Record, ...]:
 def _record(content: Any, place: int) -> Record:
     if not isinstance(content, dict):
         raise ValueError("a record is an object")
-    test, consensus = (_mapping(key, content[key]) for key in ("test", "consensus"))
+    test = _mapping("test", content["test"])
+    consensus = _mapping("consensus", content["consensus"])
     nodes = _mapping("nodes.accuracy", _mapping("nodes", content.get("nodes")).get("accuracy"))
     step, epoch = content["step"], _number(content["epoch"])
     if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step <= LAST_STEP:
@@ -303,7 +304,7 @@ def _record(content: Any, place: int) -> Record:
         train_loss=_number(content.get("train_loss")),
         theorem=_number(consensus.get("theorem")),
         mean_square=_number(consensus.get("mean_square")),
-        nodes=Spread(*(_number(nodes.get(key)) for key in ("mean", "min", "max"))),
+        nodes=Spread(*map(_number, map(nodes.get, ("mean", "min", "max")))),
         weights=place if isinstance(content.get("weights"), list) else None,
     )
 
@@ -317,6 +318,8 @@ def _mapping(name: str, value: Any) -> Mapping[str, Any]:
 
 
 def _number(value: Any) -> float:
+    if type(value) is float and -LARGEST <= value <= LARGEST:  # nearly always
+        return value
     if value is None:
         return nan
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -348,11 +351,17 @@ def shown(value: Any) -> str:
         case bool():
             return str(value).lower()
         case str():
-            path = PureWindowsPath(value)  # both kinds of slashes
-            away = value.startswith("~") or path.root
-            return path.name if away or value.endswith((".npz", ".safetensors")) else value
+            return _without_folders(value)
         case list() | tuple():
             return f"[{', '.join(map(shown, value))}]"
         case dict():
             return f"{{{', '.join(f'{key}: {shown(part)}' for key, part in value.items())}}}"
     return str(value)
+
+
+def _without_folders(text: str) -> str:
+    if "/" not in text and "\\" not in text:
+        return text
+    path = PureWindowsPath(text)  # knows both kinds of slashes
+    away = path.root or text.startswith("~") or text.endswith((".npz", ".safetensors"))
+    return path.name if away else text
