@@ -55,6 +55,7 @@ class Interrupt:
 
 _, wanted, *words = sys.argv
 sys.argv[1:] = words
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
 sys.meta_path.insert(0, Interrupt())
 from pushsum.__main__ import main
 main()
