@@ -903,7 +903,7 @@ def test_half_precision_keeps_its_mass():
         node._state.a.fill_(0.7)
         node._show(node._state)
         before = node._state.x.clone()
-        node._take_up(model.weight, node._rows[0])
+        node.push()
         assert torch.equal(node._state.x, before)
 
 

@@ -157,10 +157,11 @@ class Network:
             move, kept = rule.move(kept, y, direction, t)
             sent = algorithm.send(state, carried, move, step)
             after = algorithm.receive(state, carried, move, exchange.deliver(sent, some), step)
-            pushed = state.x if sent.compared is None else sent.compared
+            pushed = sent.compared
             self.bytes += exchange.bytes_of(sent)
             whole.add(some, (after, algorithm.model(after), kept, pushed))
         after, y, kept, pushed = whole.whole
+        pushed = now.state.x if pushed is None else pushed
         memory, weights = exchange.finish(pushed)
         self.bytes += exchange.heads
         if g is not None and algorithm.mean_gradient:

@@ -24,7 +24,7 @@ def arrays(experiment: Experiment) -> int:
     kept = sum(t.numel() for t in leaves((now.state.kept, now.optimizer))) / d
     copies = 2 if experiment.rule is not None else 0  # a torch optimizer works on copies of y and g
     sent = any(what_is_sent(experiment.algorithm)[:2])
-    return round(2 + sent + snapshots(experiment) + 1 + 2 + sent + 2 * kept + copies)
+    return round(3 + snapshots(experiment) + 1 + 2 + sent + 2 * kept + copies)
 
 
 def snapshots(experiment: Experiment) -> int:
