@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import pushsum as ps
+from pushsum import names
 from pushsum.algorithms import METHODS, Algorithm
 from pushsum.engines.distributed.exchange import Exchange
 from pushsum.engines.distributed.peers import Peers
@@ -110,6 +111,11 @@ def close(n, name, weighting, where):
     complete = where in ("full", "random") or n <= 2
     loose = name == "AllReduce" or (n > 1 and complete and weighting == "uniform")
     return {"rtol": 1e-12, "atol": 1e-12} if loose else {"rtol": 0, "atol": 0}
+
+
+def test_the_names_that_need_no_torch_are_those_of_the_table():
+    assert names.ALGORITHMS == tuple(METHODS)
+    assert names.ADAPTIVE == ps.algorithms.ADAPTIVE
 
 
 @pytest.mark.parametrize(("n", "every"), [(1, 1), (2, 1), (3, 1), (6, 1), (3, 3)])

@@ -4,6 +4,9 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
+#: The methods of `pushsum.algorithms.METHODS`, for those who must not wait for torch.
+ALGORITHMS = ("SGP", "MSGP", "SGAP", "MSGAP", "S-ADDOPT", "QGM", "AllReduce")
+ADAPTIVE = ("SGAP", "MSGAP", "QGM")  #: those that take a weighting
 NETWORKS: Mapping[str, Mapping[str, Any]] = {  #: with their options, and what null stands for
     "resnet18": {"width": 64, "blocks": (2, 2, 2, 2), "norm": "batch", "stem": "cifar"},
     "resnet50": {"width": 64, "blocks": (3, 4, 6, 3), "norm": "batch", "stem": "cifar"},

@@ -10,8 +10,7 @@ from math import isnan, nan
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
-from pushsum.algorithms import ADAPTIVE, NAMES
-from pushsum.names import plain
+from pushsum.names import ADAPTIVE, ALGORITHMS, plain
 from pushsum.report import paper
 from pushsum.report.runs import HOW, Run, Skipped, shown
 
@@ -477,7 +476,7 @@ def _kind(run: Run) -> str:
 
 def _order(family: tuple[str, str]) -> tuple[Any, ...]:
     algorithm, kind = family
-    return _place(algorithm, NAMES), algorithm, _place(kind, _WEIGHTINGS), kind
+    return _place(algorithm, ALGORITHMS), algorithm, _place(kind, _WEIGHTINGS), kind
 
 
 def _topology_order(label: str) -> tuple[int, str]:

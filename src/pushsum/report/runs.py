@@ -10,8 +10,7 @@ from pathlib import Path, PureWindowsPath
 from typing import Any, NamedTuple
 
 from pushsum import files
-from pushsum.algorithms import ADAPTIVE
-from pushsum.names import NETWORKS, flat, one_line, plain
+from pushsum.names import ADAPTIVE, NETWORKS, flat, one_line, plain
 from pushsum.reading import MOST_BYTES, MOST_CHARACTERS, MOST_META, json_value, yaml_value
 
 CONFIG, META, RECORDS = "config.yaml", "meta.json", "records.jsonl"
