@@ -356,5 +356,4 @@ def test_rounding_is_not_taken_for_a_violation(dtype):
     run = ps.iterate(ps.algorithms.sgap(1.0, rule), topology.full(6), zero, x0, 600)
     rows = list(theory.theorem1(theory.constants(topology.full(6), rule), x0, run))
     assert rows[-1].log_bound < log(1e-40)
-    assert rows[-1].distance > 0
     assert all(r.holds for r in rows)

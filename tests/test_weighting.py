@@ -368,7 +368,7 @@ def test_a_function_in_a_file_is_a_weighting(tmp_path, monkeypatch):
     [
         ("other.py:keep_half", "other.py:keep_half: there is no such file"),
         ("mine.py:nothing", "mine.py:nothing: the file defines nothing of this name"),
-        ("mine.py:number", "mine.py:number: give one of pushsum.weighting"),
+        ("mine.py:number", "weighting = 3: give one of pushsum.weighting"),
         ("broken.py:f", "broken.py:f: the file fails: ZeroDivisionError"),
         ("keep_half", "or FILE.py:function for your own"),
     ],
