@@ -2,10 +2,12 @@
 
 import csv
 import hashlib
+import inspect
 import json
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -214,6 +216,20 @@ def test_a_sweep_does_not_wait_for_what_a_cell_left(tmp_path: Path) -> None:
     (tmp_path / "list").mkdir()
     (tmp_path / "list" / "meta.json").write_text("[]")
     assert not sweep._finished(tmp_path / "list")
+
+
+def test_directories_may_be_deep_and_links_are_not_followed(tmp_path: Path) -> None:
+    good = fake_runs.run(tmp_path / "good")
+    (tmp_path / "again").symlink_to(tmp_path)
+    deep = tmp_path.joinpath(*"a" * 150)
+    deep.mkdir(parents=True)
+    (deep / "meta.json").touch()
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack()) + 120)
+    try:
+        assert list(runs._candidates(tmp_path)) == [deep, good]
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 # --------------------------------------------------------------------------- records and meta

@@ -193,10 +193,18 @@ def find(directory: Path) -> Found:
 
 
 def _candidates(directory: Path) -> Iterator[Path]:
-    for folder, below, names in os.walk(directory):
-        below.sort()
-        if META in names or RECORDS in names:
-            yield Path(folder)
+    """Without links, and however deep; `os.walk` of Python 3.11 goes only so deep."""
+    waiting = [directory]
+    while waiting:
+        folder = waiting.pop()
+        try:
+            with os.scandir(folder) as found:
+                entries = sorted(found, key=lambda entry: entry.name, reverse=True)
+        except OSError:
+            continue
+        if any(entry.name in (META, RECORDS) for entry in entries):
+            yield folder
+        waiting += [folder / entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
 
 
 def _read(path: Path) -> Run:
