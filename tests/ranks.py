@@ -18,7 +18,7 @@ CONTEXT = multiprocessing.get_context("forkserver")  # its server imports torch 
 CONTEXT.set_forkserver_preload(
     ["torch", "torch._dynamo", "pushsum.engines.distributed.node", "tests.ranks"]
 )
-DEADLINE = 300.0  #: seconds after which a test fails: only what is broken takes as long
+DEADLINE = 900.0  #: seconds after which a test fails: only what is broken takes as long
 
 
 def until(condition: Callable[[], Any], what: str) -> None:

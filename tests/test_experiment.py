@@ -787,10 +787,14 @@ def test_a_signal_ends_a_parallel_sweep_and_a_rerun_finishes_it(tmp_path):
 
 @pytest.mark.slow
 def test_control_c_saves_every_run_of_a_parallel_sweep(tmp_path):
-    """A terminal sends it to all processes, of which one is to act."""
+    """A terminal sends it to all processes, of which one is to act; another has been stopped."""
+
+    def interrupt(pid: int) -> None:
+        os.kill(max(in_session(pid)), signal.SIGSTOP)
+        os.killpg(pid, signal.SIGINT)
+
     command = sweep_command(tmp_path, [*SWEEP, "epochs=5000"])
-    running = [tmp_path / "0", tmp_path / "1"]
-    stopped_sweep(command, running, lambda pid: os.killpg(pid, signal.SIGINT))
+    stopped_sweep(command, [tmp_path / "0", tmp_path / "1"], interrupt)
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ from pushsum import files, training
 from pushsum.config import Config, mapping, parse, set_value
 from pushsum.engines.gradients import Strategy
 from pushsum.engines.memory import keep_freed_memory
-from pushsum.engines.parent import end_with_parent, interrupts_held_back
+from pushsum.engines.parent import ask_to_end, end_with_parent, interrupts_held_back
 from pushsum.engines.world import OneProcess
 from pushsum.experiment import Experiment
 from pushsum.names import counted, flat, one_line
@@ -212,7 +212,7 @@ def _side_by_side(
 def _stop(processes: Sequence[SpawnProcess], signals: Sequence[int]) -> None:
     """Let processes save what they have; a second SIGINT does not wait for that."""
     for process in processes:
-        process.terminate()
+        ask_to_end(process)
     while any(process.is_alive() for process in processes) and signals.count(signal.SIGINT) < 2:
         wait([process.sentinel for process in processes if process.is_alive()], timeout=0.5)
     for process in processes:

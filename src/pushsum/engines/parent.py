@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
 
 
 def end_with_parent() -> None:
@@ -29,12 +30,22 @@ def end_with_parent() -> None:
         os._exit(1)
 
 
+def ask_to_end(process: BaseProcess) -> None:
+    """SIGTERM, and on with a process that was stopped: it would not hear it."""
+    process.terminate()
+    if sys.platform != "win32" and process.is_alive() and process.pid is not None:
+        os.kill(process.pid, signal.SIGCONT)
+
+
 @contextmanager
 def interrupts_held_back() -> Iterator[None]:
     """Processes that are started here do not get SIGINT, which a terminal sends to all of them.
 
-    The one that starts them gets it a little later, and tells them.
+    The one that starts them gets it a little later, and tells them. Not on Windows.
     """
+    if sys.platform == "win32":
+        yield
+        return
     resource_tracker.ensure_running()  # when it starts it lets signals through again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

@@ -22,7 +22,7 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from pushsum.engines.distributed.peers import Meeting
 from pushsum.engines.distributed.store import PipeStore, serve
-from pushsum.engines.parent import end_with_parent, interrupts_held_back
+from pushsum.engines.parent import ask_to_end, end_with_parent, interrupts_held_back
 from pushsum.engines.world import STOPPED, Stopped
 
 GRACE = 9.0  #: seconds that processes have to stop in, after a signal
@@ -100,8 +100,7 @@ class _Stopping:
 
     def pass_on(self) -> None:
         for process in self._running():
-            process.terminate()
-            os.kill(process.pid, signal.SIGCONT)  # one that is stopped would not hear it
+            ask_to_end(process)
 
     def _running(self) -> list[Any]:
         return [p for p in self.processes if p.pid is not None and p.is_alive()]
