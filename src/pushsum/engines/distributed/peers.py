@@ -83,6 +83,7 @@ class Peers:
         check_timeout(timeout)
         self.timeout = timeout
         self.patience = max(timeout / 2, timeout - SEARCH)  #: with a message or a word
+        self._meeting = meeting  # C++ keeps its store, but not the Python of it
         self._meeting_point = _meeting_point(meeting)
         self._keeps_store = meeting is None and _kept_by_node_0()  #: if it is node 0
         if not dist.is_initialized() and (meeting is not None or "WORLD_SIZE" in os.environ):
