@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,10 @@ from pushsum.engines.engine import Known
 from pushsum.engines.gradients import gradients, stacked_buffers
 from pushsum.engines.simulator import Network, iterate
 from pushsum.engines.world import OneProcess
-from pushsum.experiment import Experiment, Sampler, _git_hash
+from pushsum.experiment import Experiment
+from pushsum.experiment.environment import git_hash
+from pushsum.experiment.evaluation import Evaluator
+from pushsum.experiment.sampling import Sampler
 from pushsum.training import Diverged, loop, run
 from pushsum.training.loop import _refuse_infinite
 from pushsum.training.records import _consensus
@@ -260,7 +264,7 @@ def test_the_memory_of_the_dry_run_is_what_the_steps_take(overrides, monkeypatch
 
 
 def test_the_sampler_goes_through_the_data_once_per_pass():
-    sampler = Sampler([np.arange(10, 20), np.arange(3)], batch=4, seed=0, streams=[0, 1])
+    sampler = Sampler([np.arange(10, 20), np.arange(3)], size=4, seed=0, streams=[0, 1])
     first_pass = np.concatenate([sampler.indices(0, t) for t in (1, 2)])
     assert len(set(first_pass)) == 8
     assert set(first_pass) <= set(range(10, 20))
@@ -441,20 +445,21 @@ def test_two_processes_do_not_work_on_one_run(tmp_path):
     assert [row["step"] for row in records(tmp_path / "run")] == [0, 2]
 
 
-def test_a_record_is_not_made_twice_after_a_crash(tmp_path):
+def test_a_record_is_not_made_twice_after_a_crash(tmp_path, monkeypatch):
     """Stopped in the evaluation of step 4, then killed after its record and before any save."""
     overrides = ["batch=240", "steps=null", "epochs=3"]
     run(build(*overrides), tmp_path / "whole")
-    built, original = build(*overrides), Experiment.test_nodes
+    original = Evaluator.nodes
 
-    def stopped(y, buffers, t, stopping):
+    def stopped(self, y, buffers, t, stopping):
         if len(records(tmp_path / "cut")) == 1:
             os.kill(os.getpid(), signal.SIGTERM)
-        return original(built, y, buffers, t, stopping)
+        return original(self, y, buffers, t, stopping)
 
-    built.test_nodes = stopped
+    monkeypatch.setattr(Evaluator, "nodes", stopped)
     with pytest.raises(training.Stopped, match="saved step 2"):
-        run(built, tmp_path / "cut")
+        run(build(*overrides), tmp_path / "cut")
+    monkeypatch.undo()
 
     class Killed(Exception):
         pass
@@ -543,15 +548,15 @@ def test_the_revision_is_that_of_the_packages_own_checkout(tmp_path):
     git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=b"]
     (tmp_path / "mine.py").write_text("1")
     (tmp_path / "installed.py").write_text("1")
-    assert _git_hash(tmp_path / "mine.py") is None
+    assert git_hash(tmp_path / "mine.py") is None
     for words in (["init", "-q"], ["add", "mine.py"], ["commit", "-qm", "one"]):
         subprocess.run([*git, *words], check=True)
-    revision = _git_hash(tmp_path / "mine.py")
+    revision = git_hash(tmp_path / "mine.py")
     assert revision is not None
     assert len(revision) >= 7
-    assert _git_hash(tmp_path / "installed.py") is None  # merely lies in somebody's checkout
+    assert git_hash(tmp_path / "installed.py") is None  # merely lies in somebody's checkout
     (tmp_path / "mine.py").write_text("2")
-    assert _git_hash(tmp_path / "mine.py") == f"{revision}-dirty"
+    assert git_hash(tmp_path / "mine.py") == f"{revision}-dirty"
 
 
 def test_a_cosine_comes_down_whatever_ends_the_run():
@@ -836,14 +841,13 @@ def test_going_on_from_an_older_checkpoint_forgets_the_newer(tmp_path):
     assert without_times(records(tmp_path)) == before
 
 
-def test_a_signal_during_an_evaluation_is_obeyed_at_once(tmp_path):
+def test_a_signal_during_an_evaluation_is_obeyed_at_once(tmp_path, monkeypatch):
     overrides = ["evaluation.batch=1"]
-    built = build(*overrides)
     whole = tmp_path / "whole"
     run(build(*overrides), whole)
-    asked, original = 0, built.test_nodes
+    asked, original = 0, Evaluator.nodes
 
-    def test_nodes(y, buffers, t, stopping):
+    def nodes(self, y, buffers, t, stopping):
         def asking() -> bool:
             nonlocal asked
             asked += 1
@@ -851,11 +855,12 @@ def test_a_signal_during_an_evaluation_is_obeyed_at_once(tmp_path):
                 os.kill(os.getpid(), signal.SIGTERM)
             return stopping()
 
-        return original(y, buffers, t, asking)
+        return original(self, y, buffers, t, asking)
 
-    built.test_nodes = test_nodes
+    monkeypatch.setattr(Evaluator, "nodes", nodes)
     with pytest.raises(training.Stopped, match="saved step 0"):
-        run(built, tmp_path / "cut")
+        run(build(*overrides), tmp_path / "cut")
+    monkeypatch.undo()
     assert asked < 60
     assert records(tmp_path / "cut") == []
     run(build(*overrides), tmp_path / "cut", resume=True)
@@ -865,22 +870,21 @@ def test_a_signal_during_an_evaluation_is_obeyed_at_once(tmp_path):
 NORMED = ["model.name=resnet-small", "model.hidden=null", "model.width=2", "steps=4"]
 
 
-def test_a_signal_in_the_middle_of_a_step_is_obeyed_at_once(tmp_path, monkeypatch):
+def test_a_signal_in_the_middle_of_a_step_is_obeyed_at_once(tmp_path):
     run(build(*NORMED), tmp_path / "whole")
     built, original = build(*NORMED), F.cross_entropy
     calls = 0
 
-    def loss(outputs, target, **how):
+    def loss(outputs, target):
         nonlocal calls
-        calls += outputs.requires_grad
+        calls += 1
         if calls == 8:  # the second of six nodes in step 2
             os.kill(os.getpid(), signal.SIGTERM)
-        return original(outputs, target, **how)
+        return original(outputs, target)
 
-    monkeypatch.setattr(F, "cross_entropy", loss)
+    built.task = replace(built.task, loss=loss)
     with pytest.raises(training.Stopped, match="saved step 1;"):
         run(built, tmp_path / "cut")
-    monkeypatch.undo()
     assert calls == 8
     run(build(*NORMED), tmp_path / "cut", resume=True)
     both = [without_times(records(tmp_path / name)) for name in ("cut", "whole")]

@@ -16,6 +16,7 @@ from pushsum.engines.distributed import world as world_module
 from pushsum.engines.distributed.peers import PeerLost, Peers
 from pushsum.engines.distributed.world import Processes
 from pushsum.experiment import Experiment
+from pushsum.experiment.evaluation import Evaluator
 from tests.ranks import DEADLINE, on_ranks, running, until
 
 SMALL = ["model.hidden=[8]", "batch=16", "epochs=2", "gradients=loop", "topology.nodes=4"]
@@ -182,14 +183,14 @@ def test_nodes_that_save_some_steps_apart_keep_one_that_all_have(tmp_path):
 
 def train_but_stop_while_testing(rank, directory):
     """Node 1 is stopped in the middle of a record, when others may be waiting for its word."""
-    original = Experiment.test_nodes
+    original = Evaluator.nodes
 
-    def test_nodes(self, *arguments):
+    def nodes(self, *arguments):
         if rank == 1 and len(records(Path(directory))) == 2:
             os.kill(os.getpid(), signal.SIGSTOP)
         return original(self, *arguments)
 
-    Experiment.test_nodes = test_nodes
+    Evaluator.nodes = nodes
     return train(rank, directory, ["epochs=1000"], False, TIMEOUT)
 
 

@@ -237,7 +237,7 @@ MAKERS: dict[str, Callable[..., Topology]] = {
 
 
 def parse(name: str, n: int, **options: Any) -> Topology:
-    """The topology of that name; only `random` has options.
+    """The topology of that name; the options are those of `random`, and of no others.
 
     `FILE.py:function` is one of your own, made by function(n). A .csv or .txt file is a list of
     edges, `sender,receiver` in each line.
@@ -254,7 +254,7 @@ def parse(name: str, n: int, **options: Any) -> Topology:
         raise ValueError(
             f"{unknown('topology', name, MAKERS)}, FILE.py:function, or a .csv or .txt of edges"
         )
-    return MAKERS[name](n, **options)
+    return MAKERS[name](n, **(options if name == "random" else {}))
 
 
 def is_file(name: str) -> bool:

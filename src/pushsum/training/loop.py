@@ -7,7 +7,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import torch.nn.functional as F
 import yaml
 from torch import Tensor
 
@@ -24,6 +23,7 @@ from pushsum.engines.gradients import (
 from pushsum.engines.memory import return_if_large
 from pushsum.engines.world import Abandoned, OneProcess, Stopped, World
 from pushsum.experiment import Experiment, environment
+from pushsum.experiment.costs import TIMES
 from pushsum.training import saving
 from pushsum.training.records import Diverged, last_record, record
 from pushsum.training.state import RunState
@@ -120,9 +120,7 @@ def _begun(experiment: Experiment, world: World) -> RunState:
         experiment.start_buffers(len(world.nodes)),
         0,
         dict.fromkeys(phases, 0.0),
-        dict.fromkeys(
-            ("compute", "transfer", "weighting_hidden", "weighting_exposed", "total"), 0.0
-        ),
+        dict.fromkeys(TIMES, 0.0),
         [],
     )
 
@@ -131,7 +129,7 @@ def measured(experiment: Experiment, world: World) -> Strategy:
     """The fastest way to compute the gradients of the nodes that live here."""
     y, batch = experiment.start()[list(world.nodes)], experiment.batch(1, world.nodes)
     stopping = lambda: world.stopping
-    return fastest(experiment.model, F.cross_entropy, y, batch, stopping=stopping)[0]
+    return fastest(experiment.model, experiment.task.loss, y, batch, stopping=stopping)[0]
 
 
 def _stored_meta(directory: Path, experiment: Experiment, world: World) -> dict[str, Any]:
@@ -181,7 +179,7 @@ def _go_on(
     c = now.config
     assert c.gradients != "auto"
     compute = gradients(
-        c.gradients, experiment.model, F.cross_entropy, now.buffers, lambda: world.stopping
+        c.gradients, experiment.model, experiment.task.loss, now.buffers, lambda: world.stopping
     )
     engine = world.engine(experiment.setup(now.step))
     interval = max(1, round(c.evaluation.every * experiment.steps_per_epoch))
@@ -251,7 +249,9 @@ def _one_step(
     now.seconds["gradients"] += asked.seconds
     now.seconds["total"] += perf_counter() - start
     here = len(world.nodes)
-    _model_time(experiment, now, asked.seconds / here, spent["weighting"] / here, sent)
+    modelled = experiment.costs.seconds(asked.seconds / here, spent["weighting"] / here, sent)
+    for name, seconds in modelled.items():
+        now.modelled[name] += seconds
 
 
 class _Asked:
@@ -285,30 +285,6 @@ class _Asked:
     def full(self, point: Tensor) -> Tensor:
         name = self.experiment.algorithm.name
         raise ValueError(f"algorithm.name = {name}: it needs gradients of all samples; use iterate")
-
-
-def _model_time(
-    experiment: Experiment, now: RunState, compute: float, weighting: float, pushed: int
-) -> None:
-    """What the step would take with one machine like this per node and the configured links.
-
-    Weights are computed while parameters are on the wire (the paper's Fig. 1): only what exceeds
-    the transfer is exposed, or with `link.overlap=false` all of it.
-    """
-    link = experiment.config.link
-    carried = experiment.costs.channel_bytes(experiment.n)
-    wire = 8 * carried / (1e9 * link.gigabits) + link.latency
-    transfer = wire if pushed else 0.0
-    hidden = min(weighting, transfer) if link.overlap else 0.0
-    parts = {
-        "compute": compute,
-        "transfer": transfer,
-        "weighting_hidden": hidden,
-        "weighting_exposed": weighting - hidden,
-        "total": compute + transfer + weighting - hidden,
-    }
-    for name, seconds in parts.items():
-        now.modelled[name] += seconds
 
 
 def _refuse_bad_state(world: World, now: RunState) -> None:

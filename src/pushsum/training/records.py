@@ -3,6 +3,7 @@
 import json
 import math
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -31,7 +32,9 @@ def record(experiment: Experiment, world: World, directory: Path, now: RunState)
     """
     start = perf_counter()
     try:
-        own = experiment.test_nodes(now.moment.y, now.buffers, now.step, lambda: world.stopping)
+        own = experiment.evaluator.nodes(
+            now.moment.y, now.buffers, now.step, lambda: world.stopping
+        )
         given_up = 0
     except Abandoned:
         own, given_up = [], 1
@@ -60,7 +63,7 @@ def _shown(now: RunState, own: list[dict[str, float]]) -> dict[str, Tensor]:
     """What the process that writes must know of the others, as tensors."""
     moment = now.moment
     scalars = [now.bytes, *now.seconds.values(), *now.modelled.values()]
-    results = [[node["accuracy"], node["loss"]] for node in own]
+    results = [list(node.values()) for node in own]
     return {
         "x": moment.state.x,
         "a": moment.state.a,
@@ -98,7 +101,7 @@ def _line(
     experiment: Experiment, world: World, whole: _Whole, step: int, start: float
 ) -> dict[str, Any]:
     x, y, weights = whole.x, whole.y, whole.weights
-    test = experiment.test_average(x, whole.a, y, whole.buffers, step, lambda: world.stopping)
+    test = experiment.evaluator.average(x, whole.a, y, whole.buffers, step, lambda: world.stopping)
     if not math.isfinite(test["loss"]):
         raise Diverged(
             f"the average model diverged at step {step}: its test loss is not finite; try a "
@@ -117,7 +120,7 @@ def _line(
         "bytes": whole.bytes,
         "train_loss": float(np.mean(whole.losses)) if whole.losses else None,
         "test": test,
-        "nodes": _spread(whole.own) if len(whole.own) else None,
+        "nodes": _spread(test, whole.own) if len(whole.own) else None,
         "consensus": _consensus(x, whole.a, y),
         "a": {"min": float(whole.a.min()), "max": float(whole.a.max())},
         "smallest_weight": float(weights.min()) if len(weights) else None,
@@ -145,9 +148,9 @@ def _consensus(x: Tensor, a: Tensor, y: Tensor) -> dict[str, float]:
     return {"theorem": float(l1.max()), "mean_square": float(square.mean())}
 
 
-def _spread(own: Tensor) -> dict[str, dict[str, float]]:
-    """(n, 2) accuracies and losses -> mean, min and max."""
-    columns = zip(("accuracy", "loss"), own.T.tolist(), strict=True)
+def _spread(names: Iterable[str], own: Tensor) -> dict[str, dict[str, float]]:
+    """(n, measures) -> mean, min and max of each."""
+    columns = zip(names, own.T.tolist(), strict=True)
     return {
         key: {"mean": float(np.mean(values)), "min": min(values), "max": max(values)}
         for key, values in columns

@@ -36,8 +36,8 @@ def tested(directory: Path) -> Tested:
     answer = Tested(step, {}, {}, {})
     for policy in policies:
         try:
-            answer.results[policy] = built.test_average(*nodes, step, policy=policy)
-            answer.own[policy] = built.test_nodes(nodes.y, nodes.buffers, step, policy=policy)
+            answer.results[policy] = built.evaluator.average(*nodes, step, policy=policy)
+            answer.own[policy] = built.evaluator.nodes(nodes.y, nodes.buffers, step, policy=policy)
         except ValueError as error:  # BatchNorm, of a batch of one sample
             answer.refused[policy] = str(error)
     return answer
@@ -54,7 +54,7 @@ def trained(directory: str | Path, policy: BatchNormPolicy | None = None) -> nn.
             None: as the run was tested.
     """
     built, step, nodes = _restored(Path(directory))
-    model = built.average_model(*nodes, step, policy=policy)
+    model = built.evaluator.average_model(*nodes, step, policy=policy)
     for parameter in model.parameters():  # views of one long vector
         parameter.data = parameter.data.clone()
     return model.requires_grad_()

@@ -1,0 +1,106 @@
+"""Names of a configuration -> objects."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pushsum import algorithms, data, models, own_code, topology, weighting
+from pushsum.config import Config
+from pushsum.data import partition
+from pushsum.names import unknown
+from pushsum.optimizers import Rule, optimizer_maker, torch_rule
+from pushsum.randomness import stream
+
+
+def device(name: str) -> torch.device:
+    """The device of that name, or the one to choose here."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        found = torch.device(name)
+    except RuntimeError:
+        raise ValueError(unknown("device", name, ("auto", "cpu", "cuda"))) from None
+    try:
+        torch.zeros(1, device=found).item()
+    except (RuntimeError, AssertionError):
+        raise ValueError(f"device = {name!r}: not available here; auto chooses") from None
+    return found
+
+
+def graphs(config: Config) -> topology.Topology:
+    """Who may send to whom."""
+    c = config.topology
+    return topology.parse(
+        c.name,
+        c.nodes,
+        inner=c.inner,
+        inter=c.inter,
+        period=c.period,
+        seed=config.seed if c.seed is None else c.seed,
+        per_receiver=config.published.per_receiver,
+    )
+
+
+def parts(config: Config, dataset: data.Dataset) -> list[np.ndarray]:
+    """Who holds which samples."""
+    c, n, seed = config.split, config.topology.nodes, config.seed
+    labels = dataset.train_y.numpy()
+    match c.kind:
+        case "clusters":
+            return partition.clusters(labels, n, c.clusters if n > 1 else 1, c.shared, seed)
+        case "iid":
+            return partition.iid(labels, n, seed)
+        case "dirichlet":
+            return partition.dirichlet(labels, n, c.alpha, c.minimum, seed)
+        case "shards":
+            return partition.shards(labels, n, c.per_node, seed)
+        case "quantity":
+            return partition.quantity(labels, n, c.alpha, c.minimum, seed)
+
+
+def model(config: Config, dataset: data.Dataset, node: int = 0) -> nn.Module:
+    """The network that a node starts from."""
+    c = config.model
+    seed = int(stream(config.seed, "initialization", node).integers(2**62))
+    built = models.build(
+        c.name,
+        tuple(dataset.train_x.shape[1:]),
+        dataset.classes,
+        width=c.width,
+        blocks=c.blocks,
+        norm=c.norm,
+        stem=c.stem,
+        hidden=c.hidden,
+        generator=torch.Generator().manual_seed(seed),
+    )
+    if c.pretrained is not None:
+        models.load_pretrained(built, c.pretrained, c.fresh_last_layer)
+    return built
+
+
+def last_layer(model: nn.Module) -> Iterator[str]:
+    """The names of the parameters of the last linear layer."""
+    last = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)][-1]
+    return (name for name, _ in model.named_parameters() if name.startswith(f"{last}."))
+
+
+def algorithm(config: Config, rate: Callable[[int], float]) -> algorithms.Algorithm:
+    """The method."""
+    c = config.algorithm
+    if not own_code.is_named(c.weighting):
+        weighting.parse(c.weighting)  # refuses a bad one, whether it is used or not
+    return algorithms.parse(c.name, lr=rate, momentum=c.momentum, weighting=c.weighting)
+
+
+def rule(
+    config: Config,
+    rate: Callable[[int], float],
+    views: Callable[[Tensor], Mapping[str, Tensor]],
+) -> Rule | None:
+    """The local optimizer that takes the place of the method's own."""
+    c = config.algorithm
+    if c.optimizer is None:
+        return None
+    return torch_rule(optimizer_maker(c.optimizer, c.lr, c.options), rate, views)

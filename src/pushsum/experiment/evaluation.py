@@ -1,0 +1,117 @@
+"""Tests of the average model and of the nodes' own."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pushsum import batchnorm
+from pushsum.config import Config
+from pushsum.engines import engine
+from pushsum.engines.gradients import Layout
+from pushsum.engines.world import Abandoned
+from pushsum.experiment.sampling import Feed
+from pushsum.experiment.task import Task
+from pushsum.randomness import stream
+
+Stopping = Callable[[], bool]  #: asked before every batch; once it is True, `Abandoned` is raised
+Policy = batchnorm.BatchNormPolicy
+
+
+@dataclass(frozen=True)
+class Evaluator:
+    """Tests models with parameters of a run; BatchNorm as configured, or by another policy.
+
+    Attributes:
+        config: of the run.
+        task: what is measured.
+        feed: the data.
+        everything: the samples that any node trains on, for policy "recomputed".
+        model: the pattern of what is tested.
+        layout: where its parameters lie in a row.
+    """
+
+    config: Config
+    task: Task
+    feed: Feed
+    everything: np.ndarray
+    model: nn.Module
+    layout: Layout
+
+    def average(
+        self,
+        x: Tensor,
+        a: Tensor,
+        y: Tensor,
+        buffers: dict[str, Tensor],
+        t: int,
+        stopping: Stopping = lambda: False,
+        policy: Policy | None = None,
+    ) -> dict[str, float]:
+        """What the average model reaches, from the (n, ...) arrays of all nodes."""
+        return self._test(self.average_model(x, a, y, buffers, t, stopping, policy), stopping)
+
+    def average_model(
+        self,
+        x: Tensor,
+        a: Tensor,
+        y: Tensor,
+        buffers: dict[str, Tensor],
+        t: int,
+        stopping: Stopping = lambda: False,
+        policy: Policy | None = None,
+    ) -> nn.Module:
+        """What `average` tests."""
+        average = y.mean(0) if self.config.published.average_of_y else engine.average(x, a)
+        return self._model_of(average, buffers, t, stopping, policy)
+
+    def nodes(
+        self,
+        y: Tensor,
+        buffers: dict[str, Tensor],
+        t: int,
+        stopping: Stopping = lambda: False,
+        policy: Policy | None = None,
+    ) -> list[dict[str, float]]:
+        """What the given nodes' own models reach; nothing if the configuration says so."""
+        own = []
+        for row in range(len(y) if self.config.evaluation.nodes else 0):
+            mine = {name: b[row : row + 1] for name, b in buffers.items()}
+            own.append(self._test(self._model_of(y[row], mine, t, stopping, policy), stopping))
+        return own
+
+    def _model_of(
+        self,
+        row: Tensor,
+        buffers: dict[str, Tensor],
+        t: int,
+        stopping: Stopping,
+        policy: Policy | None,
+    ) -> nn.Module:
+        policy = policy or self.config.evaluation.batchnorm
+        frozen = {name: p.detach() for name, p in self.model.named_parameters()}
+        parameters, training = frozen | self.layout.views(row), self._training(t, stopping)
+        return batchnorm.average_model(self.model, parameters, buffers, policy, training)
+
+    def _training(self, t: int, stopping: Stopping) -> Iterator[Tensor]:
+        """The batches of policy "recomputed"."""
+        draw = stream(self.config.seed, "recompute", t)
+        size = min(len(self.everything), self.config.evaluation.batch)
+        for _ in range(self.config.evaluation.recompute_batches):
+            if stopping():
+                raise Abandoned
+            yield self.feed.train(draw.choice(self.everything, size, replace=False))[0]
+
+    @torch.no_grad()
+    def _test(self, model: nn.Module, stopping: Stopping) -> dict[str, float]:
+        totals, samples = dict.fromkeys(self.task.measures, 0.0), 0
+        for x, targets in self.feed.test(self.config.evaluation.batch):
+            if stopping():
+                raise Abandoned
+            outputs = model(x)
+            samples += len(targets)
+            for name, measure in self.task.measures.items():
+                totals[name] += float(measure(outputs, targets))
+        return {name: total / samples for name, total in totals.items()}

@@ -1,0 +1,224 @@
+"""Everything that a configuration describes."""
+
+import math
+from collections.abc import Sequence
+from copy import deepcopy
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pushsum import batchnorm, data
+from pushsum.config import Config, warnings
+from pushsum.data import partition, store
+from pushsum.engines.engine import Setup
+from pushsum.engines.gradients import Batch, Layout
+from pushsum.experiment import build
+from pushsum.experiment.costs import Costs
+from pushsum.experiment.environment import environment
+from pushsum.experiment.evaluation import Evaluator
+from pushsum.experiment.sampling import Feed, Sampler
+from pushsum.experiment.task import CLASSIFICATION
+from pushsum.protocol import what_is_sent
+
+
+class Experiment:
+    """Everything that a configuration describes, built and ready to run."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.task = CLASSIFICATION
+        self.device = build.device(config.device)
+        self.graphs = build.graphs(config)
+        self.dataset = data.load(config.data.name, config.data.root)
+        self.feed = Feed(self.dataset, self.device)
+        self.parts = build.parts(config, self.dataset)
+        self.model = build.model(config, self.dataset).to(self.device)
+        self.layout = Layout.of(self.model)
+        self._refuse_single_samples()
+        self.algorithm = build.algorithm(config, self.rate)
+        self.rule = build.rule(config, self.rate, self.layout.views)
+        self.setup(0)  # refuses what does not go together
+
+    def _refuse_single_samples(self) -> None:
+        """BatchNorm has no variance of one number per channel: torch would refuse it later."""
+        c, policy = self.config, self.config.evaluation.batchnorm
+        alone = [k for k, part in enumerate(self.parts) if min(c.batch, len(part)) == 1]
+        every = [f"node {k} has batches of one sample: raise batch" for k in alone]
+        left = len(self.dataset.test_y) % c.evaluation.batch
+        if policy == "recomputed" and c.evaluation.batch == 1:
+            every.append("evaluation.batch = 1: raise it")
+        if policy == "test-batch" and 1 in (left, c.evaluation.batch):
+            every.append(
+                f"evaluation.batch = {c.evaluation.batch}: the last of "
+                f"{len(self.dataset.test_y)} test samples is alone: choose another"
+            )
+        if every and not self._takes_one_sample():
+            raise ValueError(f"{every[0]}, or set model.norm=group; BatchNorm needs two samples")
+
+    def _takes_one_sample(self) -> bool:
+        """In training mode, as far as shapes tell."""
+        x = torch.zeros(1, *self.dataset.train_x.shape[1:], device="meta")
+        try:
+            deepcopy(self.model).to("meta")(x)
+        except ValueError:
+            return False
+        return True
+
+    def warnings(self) -> list[str]:
+        """What is allowed, but probably not meant; what the configuration alone tells is first."""
+        found = warnings(self.config)
+        x = self.dataset.train_x
+        if x.dtype == torch.uint8 and x.shape[1] > 4 and x.shape[3] <= 4:
+            found.append(
+                f"{self.config.data.name}: images of {x.shape[1]} channels and "
+                f"{x.shape[2]}x{x.shape[3]} pixels; if the channels are last, put them first: "
+                "numpy.moveaxis(x, 3, 1)"
+            )
+        largest = max(len(part) for part in self.parts)
+        if self.config.batch > largest:
+            found.append(
+                f"batch = {self.config.batch}, but no node has more than {largest} samples: every "
+                "step takes all of them; choose a smaller one"
+            )
+        return found
+
+    # ----------------------------------------------------------------- sizes
+
+    @property
+    def n(self) -> int:
+        return self.graphs.n
+
+    @cached_property
+    def steps_per_epoch(self) -> int:
+        """After so many a node of average size has gone through its samples once."""
+        held = sum(len(part) for part in self.parts)
+        return max(1, held // (self.config.topology.nodes * self.config.batch))
+
+    @cached_property
+    def steps(self) -> int:
+        planned = self.config.epochs * self.steps_per_epoch
+        return min(planned, self.config.steps or planned)
+
+    def rate(self, t: int) -> float:
+        """The step size at step t."""
+        c, schedule = self.config.algorithm, self.config.algorithm.schedule
+        epoch = (t - 1) / self.steps_per_epoch
+        match schedule.kind:
+            case "constant":
+                return c.lr
+            case "cosine":
+                return c.lr * (1 + math.cos(math.pi * (t - 1) / self.steps)) / 2
+            case "steps":
+                return c.lr * schedule.factor ** sum(epoch >= m for m in schedule.milestones)
+
+    def began(self, step: int) -> int:
+        """After which step the algorithm last began: 0, or with `published.restart` a milestone."""
+        if not self.config.published.restart:
+            return 0
+        milestones = (m * self.steps_per_epoch for m in self.config.algorithm.schedule.milestones)
+        return max((m for m in milestones if m <= step), default=0)
+
+    def setup(self, step: int) -> Setup:
+        """What a run goes on with after a step."""
+        c = self.config
+        every, start = c.algorithm.every, self.began(step)
+        return Setup(self.algorithm, self.graphs, self.rule, every, start, self.wire, c.seed)
+
+    @property
+    def wire(self) -> torch.dtype | None:
+        """The dtype that parameters travel in; None: their own."""
+        name = self.config.link.wire
+        kind: torch.dtype | None = None if name is None else getattr(torch, name)
+        return kind
+
+    @cached_property
+    def costs(self) -> Costs:
+        """What a step costs the network."""
+        kind = self.wire or next(self.model.parameters()).dtype
+        vectors, vector = what_is_sent(self.algorithm), self.layout.d * kind.itemsize
+        return Costs(self.setup, vectors, vector, self.config.link)
+
+    def meta(self) -> dict[str, Any]:
+        """What stands beside a run besides its configuration."""
+        certificate = self.graphs.certificate()
+        steps = range(1, (self.graphs.cycle or 64) * self.config.algorithm.every + 1)
+        return {
+            **environment(),
+            "device": str(self.device),
+            "data_sha256": self.data_sha256(),
+            "d": self.layout.d,
+            "nodes": self.n,
+            "classes": self.dataset.classes,
+            "certificate": {
+                "period": certificate.period,
+                "diameter": certificate.diameter,
+                "horizon": certificate.horizon,
+            },
+            "steps_per_epoch": self.steps_per_epoch,
+            "steps": self.steps,
+            "split": partition.histogram(
+                self.parts, self.dataset.train_y.numpy(), self.dataset.classes
+            ).tolist(),
+            "algorithm": self.algorithm.name,
+            "weighting": self.algorithm.weighting.name,
+            "bytes_per_step": sum(map(self.costs.bytes_in, steps)) / len(steps),
+            "finished": False,
+        }
+
+    def data_sha256(self) -> str | None:
+        """Of the user's own file; the others are checked when they are prepared."""
+        name = self.config.data.name
+        return store.file_hash(Path(name)) if name.endswith(".npz") else None
+
+    # ----------------------------------------------------------------- pieces of a run
+
+    @cached_property
+    def sampler(self) -> Sampler:
+        """Which samples a node draws."""
+        c, alike = self.config, self.config.published.same_batches
+        streams = list(range(self.n))
+        if alike:  # with the first node that holds the same samples
+            streams = [
+                next(k for k, other in enumerate(self.parts) if np.array_equal(other, part))
+                for part in self.parts
+            ]
+        return Sampler(self.parts, c.batch, c.seed, streams, not alike, c.data.augment)
+
+    def batch(self, t: int, nodes: Sequence[int]) -> Batch:
+        """What these nodes work on at step t."""
+        return self.sampler.batch(self.feed, t, nodes)
+
+    @cached_property
+    def evaluator(self) -> Evaluator:
+        """What tests the models of a run."""
+        c, everything = self.config, np.unique(np.concatenate(self.parts))
+        return Evaluator(c, self.task, self.feed, everything, self.model, self.layout)
+
+    def start(self) -> Tensor:
+        """(n, d): where the nodes start; all at the same point unless the configuration says so."""
+        parameters = dict(self.model.named_parameters())
+        x0 = self.layout.flatten(parameters).repeat(self.n, 1)
+        if self.config.model.fresh_last_layer:
+            last = list(build.last_layer(self.model))
+            for node in range(1, self.n):
+                other = dict(build.model(self.config, self.dataset, node).named_parameters())
+                views = self.layout.views(x0[node])
+                for name in last:
+                    views[name].copy_(other[name].detach())
+        return x0.to(self.device)
+
+    def start_buffers(self, nodes: int) -> dict[str, Tensor]:
+        """(nodes, ...): the network's buffers before step 1.
+
+        Frozen BatchNorms have the statistics of all training samples under the first node's
+        parameters, which those of the others equal up to a last layer of their own.
+        """
+        size, everything = self.config.evaluation.batch, self.evaluator.everything
+        some = np.array_split(everything, -(-len(everything) // size))
+        batches = (self.feed.train(indices)[0] for indices in some)
+        buffers = batchnorm.frozen_statistics(self.model, batches)
+        return {name: b.detach().repeat(nodes, *[1] * b.ndim) for name, b in buffers.items()}
