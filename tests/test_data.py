@@ -1,7 +1,6 @@
 """Data sets in memory: loading, scaling, augmentation, a user's own arrays."""
 
 import hashlib
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -183,9 +182,7 @@ HUGE = np.array([0, 1, 2**63], dtype=np.uint64)
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"x_train": GOOD}, r"own\.npz lacks x_test \(it holds x_train, y_test, y_train\): write"),
-        (dict.fromkeys(("y_train", "y_test")), r"y_test \(it holds nothing\): write it with numpy"),
-        ({f"x{k}": GOOD for k in range(9)}, r"\(it holds x0, x1, x2, x3, x4, x5, x6, x7, ...\)"),
+        ({"x_train": GOOD}, r"own\.npz lacks x_test: write it with numpy"),
         ({"x_train": GOOD, "x_test": GOOD}, "y_test must be 3 integers"),
         (
             {"x_train": GOOD, "x_test": GOOD[:0], "y_test": np.zeros(0, int)},
@@ -193,19 +190,21 @@ HUGE = np.array([0, 1, 2**63], dtype=np.uint64)
         ),
         ({"x_train": GOOD, "x_test": GOOD[:2], "y_train": np.zeros(3)}, "y_train must be 3 integ"),
         (
-            {"x_train": GOOD, "x_test": GOOD[:2], "y_train": np.array([0, -1, 2])},
-            r"own\.npz: y_train holds -1: number the labels 0 to 3, e.g. by numpy.searchsorted\(nu",
+            {"x_train": GOOD, "x_test": GOOD[:2], "y_train": np.array([0, -2, -1])},
+            r"own\.npz: there are 4 labels, from -2 to 3: number them 0 to 3, by numpy.searchs",
         ),
-        ({"x_train": GOOD, "x_test": GOOD[:2], "y_test": np.array([0, -2])}, "y_test holds -2: nu"),
         (
             {"x_train": GOOD.astype(np.uint8), "x_test": GOOD[:2]},
             r"x_train is uint8 of shape \(3, 4\): .*: write x\.astype\('float32'\) / 255$",
         ),
         (
             {"x_train": GOOD, "x_test": GOOD[:2], "y_train": np.array([0, 300_000, 600_000])},
-            "there are 4 labels, up to 600000: number the labels 0 to 3, e.g. by numpy.searchsor",
+            "there are 4 labels, from 0 to 600000: number them 0 to 3, by numpy.searchsor",
         ),
-        ({"x_train": GOOD, "x_test": GOOD[:2], "y_train": HUGE}, "labels, up to 92233720368547758"),
+        (
+            {"x_train": GOOD, "x_test": GOOD[:2], "y_train": HUGE},
+            "there are 4 labels, from 0",
+        ),
         ({"x_train": GOOD, "x_test": GOOD[:2, :3]}, "samples of one type and shape"),
         ({"x_train": GOOD, "x_test": np.zeros((2, 4, 4), np.uint8)}, "of one type and shape"),
         ({"x_train": GOOD.astype(int), "x_test": GOOD[:2]}, r"x_train is int64 .*astype\('float32"),
@@ -213,7 +212,7 @@ HUGE = np.array([0, 1, 2**63], dtype=np.uint64)
         ({"x_train": np.full((3, 4), 1e300), "x_test": GOOD[:2]}, r"x_train\[0\] .*too large"),
         ({"x_train": GOOD[:, 0], "x_test": GOOD[:2, 0]}, r"of shape \(3,\): samples are"),
         ({"x_train": np.array(3.0), "x_test": GOOD[:2]}, r"x_train is float64 of shape \(\)"),
-        ({"x_train": np.array([{}, 1, 2]), "x_test": GOOD[:2]}, "it holds Python objects"),
+        ({"x_train": np.array([{}, 1, 2]), "x_test": GOOD[:2]}, "Object arrays cannot be loaded"),
     ],
 )
 def test_arrays_that_are_refused(own, arrays, message):
@@ -233,16 +232,6 @@ def test_files_that_are_refused(own, tmp_path):
         path.write_bytes(damaged)
         with pytest.raises(ValueError, match=r"own\.npz is not a readable \.npz file"):
             data.load(str(path))
-
-
-def test_an_array_that_says_it_is_huge_is_not_allocated(tmp_path):
-    header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000, 4), }"
-    member = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
-    with zipfile.ZipFile(tmp_path / "huge.npz", "w") as archive:
-        for name in ("x_train", "y_train", "x_test", "y_test"):
-            archive.writestr(f"{name}.npy", member)
-    with pytest.raises(ValueError, match="is not as long as it says"):
-        data.load(str(tmp_path / "huge.npz"))
 
 
 # --------------------------------------------------------------------------- names and places

@@ -596,6 +596,3 @@ def test_of_an_own_file_only_what_is_needed_is_loaded(
     monkeypatch.setattr(np.lib.npyio.NpzFile, "__getitem__", note)
     assert data.load(str(path)).classes == 4
     assert sorted(loaded) == ["x_test", "x_train", "y_test", "y_train"]
-    np.savez(path, x_train=x, y_train=y, x_test=x, y_test=y, other=np.array([{}]))
-    with pytest.raises(ValueError, match="Python objects"):
-        data.load(str(path))

@@ -213,7 +213,9 @@ def _read(spec: Spec, source: Source, paths: Sequence[Path], progress: Progress)
                 f"{path}: its SHA-256 is {digest}, not {file.sha256}: it is damaged or not the "
                 "official file; remove it and get it again"
             )
-    arrays = source.read(spec, paths, progress)
+    progress(f"read {paths[0].name}", 0, None)
+    with store.refusing(paths[0].name, f"a file of {spec.name}"):
+        arrays = source.read(spec, paths)
     for key, expected in spec.content.items():
         if store.content_hash(arrays[key]) != expected:
             raise ValueError(f"{paths[0].name}: {key} is not that of {spec.name}: get it again")
@@ -258,44 +260,34 @@ def _own(path: Path) -> Dataset:
     if not path.is_file():
         raise ValueError(f"{path}: there is no such file")
     names = ("x_train", "y_train", "x_test", "y_test")
-    found = store.headers(path)
+    found = store.read(path, names)
     if missing := [name for name in names if name not in found]:
-        held = ", ".join(sorted(found)[:8]) + ", ..." * (len(found) > 8)
         raise ValueError(
-            f"{path} lacks {', '.join(missing)} (it holds {held or 'nothing'}): write it with "
+            f"{path} lacks {', '.join(missing)}: write it with "
             "numpy.savez(path, x_train=..., y_train=..., x_test=..., y_test=...)"
         )
-    arrays = store.read(path, names)
-    parts: dict[str, np.ndarray] = {}
-    for part in ("train", "test"):
-        x, y = _samples(path, f"x_{part}", arrays[f"x_{part}"]), arrays[f"y_{part}"]
-        if y.shape != (len(x),) or y.dtype.kind not in "iu":
+    x = {part: _samples(path, f"x_{part}", found[f"x_{part}"]) for part in ("train", "test")}
+    if (x["train"].shape[1:], x["train"].dtype) != (x["test"].shape[1:], x["test"].dtype):
+        raise ValueError(
+            f"{path}: x_train ({x['train'].dtype}, {x['train'].shape[1:]}) and x_test "
+            f"({x['test'].dtype}, {x['test'].shape[1:]}) must hold samples of one type and shape"
+        )
+    for part, samples in x.items():
+        y = found[f"y_{part}"]
+        if y.shape != (len(samples),) or y.dtype.kind not in "iu":
             raise ValueError(
-                f"{path}: y_{part} must be {len(x)} integers >= 0, one for each of x_{part}, "
+                f"{path}: y_{part} must be {len(samples)} integers >= 0, one for each of x_{part}, "
                 f"not {y.dtype} of shape {y.shape}"
             )
-        parts |= {f"{part}_x": x, f"{part}_y": y}
-    train, test = parts["train_x"], parts["test_x"]
-    if (train.shape[1:], train.dtype) != (test.shape[1:], test.dtype):
+    labels = np.union1d(found["y_train"], found["y_test"])
+    if labels[0] != 0 or labels[-1] != len(labels) - 1:
         raise ValueError(
-            f"{path}: x_train ({train.dtype}, {train.shape[1:]}) and x_test "
-            f"({test.dtype}, {test.shape[1:]}) must hold samples of one type and shape"
+            f"{path}: there are {len(labels)} labels, from {labels[0]} to {labels[-1]}: number "
+            f"them 0 to {len(labels) - 1}, by numpy.searchsorted(numpy.union1d(y_train, y_test), y)"
         )
-    return _dataset(path.stem, parts, _classes(path, parts["train_y"], parts["test_y"]))
-
-
-def _classes(path: Path, train: np.ndarray, test: np.ndarray) -> int:
-    """How many labels there are, if they are numbered."""
-    labels = sorted({*train.tolist(), *test.tolist()})
-    wrong = f"there are {len(labels)} labels, up to {labels[-1]}"
-    if labels[0] < 0:
-        wrong = f"y_{'train' if labels[0] in train else 'test'} holds {labels[0]}"
-    if labels[0] < 0 or len(labels) != labels[-1] + 1:
-        raise ValueError(
-            f"{path}: {wrong}: number the labels 0 to {len(labels) - 1}, e.g. by "
-            "numpy.searchsorted(numpy.union1d(y_train, y_test), y)"
-        )
-    return len(labels)
+    arrays = {f"{part}_x": samples for part, samples in x.items()}
+    arrays |= {f"{part}_y": found[f"y_{part}"] for part in x}
+    return _dataset(path.stem, arrays, len(labels))
 
 
 def _samples(path: Path, name: str, x: np.ndarray) -> np.ndarray:

