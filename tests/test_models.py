@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 from pushsum import config, models
 from pushsum.batchnorm import average_model, frozen_statistics
 from pushsum.experiment import Experiment
-from pushsum.models import BasicBlock, Bottleneck, build, load_pretrained
+from pushsum.models import basic_block, bottleneck, build, load_pretrained
 
 POLICIES = ("averaged", "recomputed", "test-batch")
 
@@ -190,7 +190,12 @@ def numpy_block(p, x, strides):
 
 @pytest.mark.parametrize(
     ("block", "strides"),
-    [(BasicBlock, (1, 1)), (BasicBlock, (2, 1)), (Bottleneck, (1, 1, 1)), (Bottleneck, (1, 2, 1))],
+    [
+        (basic_block, (1, 1)),
+        (basic_block, (2, 1)),
+        (bottleneck, (1, 1, 1)),
+        (bottleneck, (1, 2, 1)),
+    ],
 )
 def test_a_block_and_its_gradient_equal_the_formula(block, strides):
     rng = np.random.default_rng(3)
@@ -218,7 +223,7 @@ def test_a_block_and_its_gradient_equal_the_formula(block, strides):
 
 
 def test_the_identity_shortcut_adds_the_input():
-    block = BasicBlock(inputs=2, width=2, stride=1, norm=nn.BatchNorm2d)
+    block = basic_block(inputs=2, width=2, stride=1, norm=nn.BatchNorm2d)
     assert block.downsample is None
     nn.init.zeros_(block.bn2.weight)
     x = torch.randn(3, 2, 4, 4, generator=seeded(0))
@@ -321,21 +326,19 @@ def test_fresh_last_layers_start_as_far_apart_as_the_published_ones():
         ("resnet18", (3, 8, 8), {"hidden": (4,)}, r"hidden = \(4,\): the model resnet18"),
         ("resnet18", (3, 8, 8), {"norm": "bach"}, r"unknown norm 'bach' \(did you mean batch\?\)"),
         ("resnet18", (3, 8, 8), {"stem": "imagnet"}, "did you mean imagenet"),
-        ("resnet18", (3, 8, 8), {"width": 0}, "width = 0: an integer from 1 to 1000000 is expec"),
-        ("resnet18", (3, 8, 8), {"width": True}, "width = True: an integer"),
-        ("resnet18", (3, 8, 8), {"width": 1.5}, "width = 1.5: an integer"),
+        ("resnet18", (3, 8, 8), {"width": 0}, r"width = \(0,\): integers >= 1 are expec"),
+        ("resnet18", (3, 8, 8), {"width": True}, "True,.: integers >= 1"),
+        ("resnet18", (3, 8, 8), {"width": 1.5}, "1.5,.: integers >= 1"),
         ("resnet18", (3, 8, 8), {"blocks": ()}, r"blocks = \(\): one to 4 stages"),
         ("resnet18", (3, 8, 8), {"blocks": (1,) * 5}, "one to 4 stages"),
-        ("resnet18", (3, 8, 8), {"blocks": (1, 201)}, "stages of 1 to 200 blocks"),
-        ("resnet18", (3, 8, 8), {"blocks": (1, 0)}, r"blocks\[1\] = 0: an integer"),
-        ("resnet18", (3, 8, 8), {"blocks": 2}, "blocks = 2: a tuple of integers"),
-        ("mlp", (4,), {"hidden": (4, -1)}, r"hidden\[1\] = -1: an integer"),
-        ("mlp", (4,), {"hidden": (10**6,) * 3}, r"mlp with 2\.0e\+12 parameters does not fit"),
-        ("mlp", (), {}, r"shape = \(\): an input has 1 to"),
-        ("mlp", (10**6,) * 9, {}, "an input has 1 to 1000000000 numbers"),
-        ("mlp", 8, {}, "shape = 8: a tuple"),
+        ("resnet18", (3, 8, 8), {"blocks": (1, 0)}, r"blocks = \(1, 0\): integers >= 1"),
+        ("resnet18", (3, 8, 8), {"blocks": 2}, "blocks = 2: integers >= 1"),
+        ("mlp", (4,), {"hidden": (4, -1)}, r"hidden = \(4, -1\): integers >= 1"),
+        ("mlp", (4,), {"hidden": (10**6,) * 3}, "mlp with .* is too large"),
+        ("mlp", (10**6,) * 9, {}, "mlp with .* is too large"),
+        ("mlp", 8, {}, "shape = 8: integers"),
         ("resnet18", (64,), {}, r"shape = \(64,\): resnet18 takes images, \(channels, height, w"),
-        ("resnet18", (3, 0, 8), {}, r"shape\[1\] = 0"),
+        ("resnet18", (3, 0, 8), {}, r"shape = \(3, 0, 8\): integers"),
         ("cnn", (3, 3, 8), {}, r"shape = \(3, 3, 8\): the cnn halves .* needs 4x4 pixels"),
     ],
 )
@@ -347,7 +350,7 @@ def test_bad_models_are_refused_by_name(name, shape, options, message):
 
 @pytest.mark.parametrize("classes", [0, True, "10", 2.0])
 def test_a_bad_number_of_classes_is_refused(classes):
-    with pytest.raises(ValueError, match=f"classes = {classes!r}: an integer from 1"):
+    with pytest.raises(ValueError, match=r"classes = .*: integers >= 1"):
         build("mlp", (4,), classes)
 
 
@@ -716,28 +719,17 @@ def test_a_failure_while_recomputing_leaves_the_module_alone():
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("policy", "message"),
     [
-        ({"policy": "mean"}, "policy = 'mean': choose averaged, recomputed, test-batch"),
-        ({"policy": "recomputed"}, "policy = 'recomputed' needs training_batches: there were none"),
-        ({"drop": "2.bias"}, r"parameter 2.bias has shape none, the model's has \(1,\)"),
-        ({"drop": "0.running_mean"}, r"buffer 0.running_mean has shape none, the model's has \(2"),
-        ({"add": ("extra", 2)}, r"buffer extra has shape \(1,\), the model's has none"),
-        ({"add": ("0.running_var", 2)}, r"buffer 0.running_var has shape \(1,\), the model's has"),
-        ({"add": ("0.running_var", 3)}, "node_buffers are of 2 and 3 nodes"),
-        ({"add": ("0.running_var", 0)}, "node_buffers are of 0 and 2 nodes"),
+        ("mean", "policy = 'mean': choose averaged, recomputed, test-batch"),
+        ("recomputed", "policy = 'recomputed' needs training_batches: there were none"),
     ],
 )
-def test_states_that_do_not_fit_are_refused_by_name(change, message):
+def test_policies_that_cannot_be_followed_are_refused(policy, message):
     model = tiny()
     parameters, buffers = state_of_nodes(model, 2)
-    for state in (parameters, buffers):
-        state.pop(change.get("drop"), None)
-    if "add" in change:
-        name, nodes = change["add"]
-        buffers[name] = torch.ones(nodes, 1)
     with pytest.raises(ValueError, match=message) as error:
-        average_model(model, parameters, buffers, change.get("policy", "averaged"))
+        average_model(model, parameters, buffers, policy)
     assert one_line(error)
 
 

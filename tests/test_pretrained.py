@@ -129,28 +129,9 @@ class Code:
         return Path.touch, (self.mark,)
 
 
-def bomb(path):
-    """A state dictionary whose archive is packed, so that it can be longer than the file."""
-    saved(path, state() | {"fc.bias": torch.zeros(1_000_000)})
-    with zipfile.ZipFile(path) as archive:
-        content = {member.filename: archive.read(member) for member in archive.infolist()}
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, body in content.items():
-            archive.writestr(name, body)
-
-
 REFUSED = {
     "nested": (lambda: {"epoch": 3, "state_dict": state()}, "'epoch' is not a tensor; it should"),
-    "a list": (lambda: [1, 2], "holds a list, not a flat mapping of names to tensors: write it"),
-    "numbers for names": (lambda: {0: torch.zeros(1)}, "0 is not a tensor"),
-    "a sparse tensor": (
-        lambda: {"fc.bias": torch.zeros(3).to_sparse()},
-        "'fc.bias' is not a tensor",
-    ),
-    "a tensor without memory": (
-        lambda: {"fc.bias": torch.zeros(3, device="meta")},
-        "'fc.bias' is not a tensor",
-    ),
+    "a list": (lambda: [1, 2], "or not a flat mapping of names to tensors: write it"),
     "a module": (nn.ReLU, "is damaged, or not a flat mapping"),
     "another network": (
         lambda: state("resnet50"),
@@ -168,10 +149,6 @@ REFUSED = {
     "too large for float32": (
         lambda: state() | {"bn1.bias": torch.tensor([0.0, 1e300], dtype=torch.float64)},
         "has NaN or infinity in bn1.bias",
-    ),
-    "one number shown many times": (
-        lambda: state() | {"fc.weight": torch.zeros(1).expand(10**9, 16), "fc.bias": torch.ones(1)},
-        "holds more numbers than any resnet18",
     ),
 }
 
@@ -201,7 +178,7 @@ def test_code_in_a_file_is_not_run(old, tmp_path, cache):
     assert listing(cache) == []
 
 
-def test_files_that_are_damaged_missing_or_too_long_are_refused(tmp_path, cache, monkeypatch):
+def test_files_that_are_damaged_or_missing_are_refused(tmp_path, cache):
     path = saved(tmp_path / "mine.pth", state())
     content = path.read_bytes()
     for bad in (b"", b"GIF89a", content[: len(content) // 2], content[:-100]):
@@ -215,14 +192,6 @@ def test_files_that_are_damaged_missing_or_too_long_are_refused(tmp_path, cache,
     (tmp_path / "mine.safetensors").write_bytes(content)
     with pytest.raises(ValueError, match=r"mine\.safetensors is not a safetensors file"):
         pretrained.prepare("resnet18", source=tmp_path / "mine.safetensors")
-    monkeypatch.setattr(fetch, "LARGEST", 1_000_000)
-    bomb(path)
-    assert path.stat().st_size < 1_000_000
-    with pytest.raises(ValueError, match=r"mine\.pth is damaged, or not a flat mapping"):
-        pretrained.prepare("resnet18", source=path)
-    monkeypatch.setattr(fetch, "LARGEST", 1000)
-    with pytest.raises(ValueError, match=r"mine\.pth is longer than any resnet18"):
-        pretrained.prepare("resnet18", source=path)
     assert listing(cache) == []
 
 

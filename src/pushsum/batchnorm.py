@@ -68,7 +68,6 @@ def average_model(
     """
     if policy not in get_args(BatchNormPolicy):
         raise ValueError(f"policy = {policy!r}: choose {', '.join(get_args(BatchNormPolicy))}")
-    _check(model, parameters, node_buffers)
     mean = {
         n: b.mean(0) if b.is_floating_point() else b[0].clone() for n, b in node_buffers.items()
     }
@@ -129,24 +128,3 @@ def _recompute(model: nn.Module, layers: list[_BatchNorm], batches: Iterable[Ten
         raise ValueError("policy = 'recomputed' needs training_batches: there were none")
     for layer in layers:
         layer.training = False
-
-
-def _check(
-    model: nn.Module, parameters: Mapping[str, Tensor], node_buffers: Mapping[str, Tensor]
-) -> None:
-    nodes = {len(b) if b.ndim else 0 for b in node_buffers.values()}
-    if len(nodes) > 1 or 0 in nodes:
-        raise ValueError(
-            f"node_buffers are of {' and '.join(map(str, sorted(nodes)))} nodes: "
-            "give every buffer a leading axis of one length >= 1"
-        )
-    expected = {f"parameter {n}": p.shape for n, p in model.named_parameters()}
-    expected |= {f"buffer {n}": b.shape for n, b in model.named_buffers()}
-    given = {f"parameter {n}": p.shape for n, p in parameters.items()}
-    given |= {f"buffer {n}": b.shape[1:] for n, b in node_buffers.items()}
-    for name in expected | given:
-        if expected.get(name) != given.get(name):
-            ours, theirs = (
-                "none" if s is None else tuple(s) for s in (expected.get(name), given.get(name))
-            )
-            raise ValueError(f"{name} has shape {theirs}, the model's has {ours}")

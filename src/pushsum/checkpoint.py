@@ -8,11 +8,10 @@ does not count.
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
@@ -22,20 +21,18 @@ from pushsum.names import one_line
 from pushsum.reading import json_value
 
 KEPT = 2  #: generations
-ENGINE = " --engine distributed"
 MOST_NOTES = 1 << 26  #: bytes of a generation's JSON: a loss for every step since the last record
 
-_KINDS = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.bfloat16: "BF16",
-    torch.float16: "F16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
 _JSON = re.compile(r"step-(0|[1-9][0-9]{0,17})\.json")
+
+
+class Corrupt(ValueError):
+    """A generation that is not as it was written; `older` is the step of the one before it."""
+
+    def __init__(self, what: str, older: int | None) -> None:
+        left = "none is left" if older is None else f"the one before it is that of step {older}"
+        super().__init__(f"{what}: {left}")
+        self.older = older
 
 
 class Checkpoint(NamedTuple):
@@ -52,12 +49,11 @@ def save(
     """Write a generation, complete or not at all."""
     _refuse_links(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    digest = hashlib.sha256()
-    with files.appearing(directory / f"step-{step}.safetensors") as file:
-        for part in _pieces(tensors):
-            digest.update(part)
-            file.write(part)
-    about = {"step": step, "sha256": digest.hexdigest(), "notes": dict(notes)}
+    path = directory / f"step-{step}.safetensors"
+    files.write_tensors(path, tensors)
+    with path.open("rb") as written:
+        digest = hashlib.file_digest(written, "sha256").hexdigest()
+    about = {"step": step, "sha256": digest, "notes": dict(notes)}
     about["check"] = _check(about)
     files.write(directory / f"step-{step}.json", json.dumps(about).encode())
 
@@ -67,26 +63,6 @@ def thin_out(directory: Path, needed: int) -> None:
     for old in generations(directory)[KEPT:]:
         if old < needed:
             _remove(directory, old)
-
-
-def _pieces(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
-    """The safetensors format piece by piece.
-
-    Its own writers copy all tensors first, or make a file of their own that is not synced.
-    """
-    ordered = sorted(tensors.items(), key=lambda item: -item[1].element_size())  # aligned
-    header: dict[str, Any] = {}
-    end = 0
-    for name, t in ordered:
-        start, end = end, end + t.nbytes
-        shape, offsets = list(t.shape), [start, end]
-        header[name] = {"dtype": _KINDS[t.dtype], "shape": shape, "data_offsets": offsets}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    yield len(text).to_bytes(8, "little")
-    yield text
-    for _, t in ordered:
-        yield t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 def _check(about: Mapping[str, Any]) -> str:
@@ -122,17 +98,13 @@ def remove_incomplete(directory: Path) -> None:
 
 def _refuse_links(directory: Path) -> None:
     """What is written and removed here must be the run's own, whoever made its directory."""
-    for place in (directory,) if _alone(directory) else (directory.parent, directory):
+    shared = directory.name == "checkpoints"  # else it is one of several nodes' below that
+    for place in (directory,) if shared else (directory.parent, directory):
         if place.is_symlink():
             raise ValueError(
                 f"{place} is a link, and what it leads to may be another's: put the directory "
                 "itself there"
             )
-
-
-def _alone(directory: Path) -> bool:
-    """Whether all checkpoints lie there; else it is one of several nodes' below that."""
-    return directory.name == "checkpoints"
 
 
 def generations(directory: Path) -> list[int]:
@@ -158,19 +130,10 @@ def load(directory: Path, step: int | None = None) -> Checkpoint:
             tensors = load_file(path)  # refuses a file that is longer than its header says
             if hashlib.file_digest(file, "sha256").hexdigest() != digest:
                 raise ValueError("its hash does not match")
-        for name, t in tensors.items():
-            if t.dtype not in _KINDS:
-                raise ValueError(f"{name} is {t.dtype}, which no checkpoint holds")
         return Checkpoint(step, tensors, notes)
     except (ValueError, OSError, SafetensorError) as error:
-        older = [s for s in found if s < step]
-        alone = _alone(directory)
-        run, engine = (directory.parent, "") if alone else (directory.parent.parent, ENGINE)
-        command = (
-            f"pushsum run --resume --from-step {older[0]} --into {run}{engine}" if older else ""
-        )
-        offer = f"go on from the one before with {command}" if older else "none is left"
-        raise ValueError(f"{path} is corrupt ({one_line(error)}): {offer}") from None
+        older = max((s for s in found if s < step), default=None)
+        raise Corrupt(f"{path} is corrupt ({one_line(error)})", older) from None
 
 
 def _about(path: Path, step: int) -> tuple[dict[str, Any], str]:

@@ -5,11 +5,14 @@ import re
 import secrets
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from io import BufferedIOBase, BufferedReader
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _DRAFT = re.compile(r"\..+\.[0-9a-f]{8}")
 
@@ -99,6 +102,32 @@ def alone(path: Path) -> Iterator[None]:
                     "another directory"
                 ) from None
         yield
+
+
+def write_tensors(
+    path: Path, tensors: "Mapping[str, Tensor]", about: dict[str, str] | None = None
+) -> None:
+    """Write a safetensors file that way."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    with appearing(path) as file:
+        try:
+            save_file(_apart(tensors), file.name, about)
+        except SafetensorError as error:
+            raise OSError(f"{path}: {error}") from None
+
+
+def _apart(tensors: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
+    """As the format wants them: contiguous, on the CPU, and no two in the same memory."""
+    found: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        t = tensor.detach().cpu().contiguous()
+        place = t.untyped_storage().data_ptr()
+        found[name] = t.clone() if place in seen else t
+        seen.add(place)
+    return found
 
 
 def write(path: Path, content: bytes) -> None:

