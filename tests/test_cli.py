@@ -94,6 +94,26 @@ def test_topology_prints_the_certificate_and_draws(pushsum):
     assert "0 ╲ ● · · · ·   0 ╲ · ● · · ·   0 ╲ · · · ● ·" in out
 
 
+@pytest.mark.parametrize("name", ["edges.csv", "mine.py:graphs"])
+def test_a_topology_of_ones_own_in_every_command(name, pushsum, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "edges.csv").write_text("0,1\n1,2\n2,0\n0,2\n")
+    (tmp_path / "mine.py").write_text(
+        "from pushsum.topology import from_edges\n"
+        "def graphs(n):\n    return from_edges(n, [(0, 1), (1, 2), (2, 0), (0, 2)])\n"
+    )
+    code, out, err = pushsum("topology", name, "-n", "3", "--json", "--plot", "drawn.svg")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["horizon"] == 2
+    assert ElementTree.parse(tmp_path / "drawn.svg").getroot().tag.endswith("svg")
+    few = (f"topology.name={name}", "topology.nodes=3", "steps=2", "model.hidden=[2]")
+    assert pushsum("run", *few, "--into", "runs/one")[0] == 0
+    assert json.loads((tmp_path / "runs/one/meta.json").read_text())["certificate"]["horizon"] == 2
+    assert pushsum("sweep", *few, "seed=0,1", "--into", "runs/many")[0] == 0
+    assert pushsum("report", "runs", "--into", "report")[0] == 0
+    assert f",{name}," in (tmp_path / "report/table.csv").read_text()
+
+
 @pytest.mark.parametrize(
     ("name", "nodes", "numbers"),
     [

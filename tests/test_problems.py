@@ -75,8 +75,8 @@ def test_noise_has_the_stated_variance_and_is_a_function_of_seed_and_step():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"n": 0, "d": 2}, "n = 0: an integer >= 1"),
-        ({"n": 2, "d": 0}, "d = 0: an integer >= 1"),
+        ({"n": 0, "d": 2}, "n = 0: the number of nodes is an integer >= 1"),
+        ({"n": 2, "d": 0}, "d = 0: the number of dimensions is an integer >= 1"),
         ({"n": 2, "d": 2, "L": 0.0}, "L = 0.0"),
         ({"n": 2, "d": 2, "mu": 2.0}, "mu = 2.0: strong convexity needs 0 < mu <= L"),
         ({"n": 2, "d": 1}, "mu = 0.1, L = 1.0: in one dimension"),

@@ -324,13 +324,41 @@ def test_random_as_the_paper_ran_it_draws_once_per_receiver():
     assert numbers(g.certificate()) == (8, 1, 8)
 
 
+def test_edges_from_lists_files_and_functions_are_the_same_graph(tmp_path):
+    edges = [(0, 1), (1, 2), (2, 3), (3, 0), (3, 1)]
+    made = topology.from_edges(4, edges)
+    (tmp_path / "edges.csv").write_text("sender,receiver\n0,1\n1,2  # comment\n\n2,3\n3,0\n3,1\n")
+    (tmp_path / "edges.txt").write_text("0 1\n1 2\n2 3\n3 0\n3 1\n")
+    (tmp_path / "mine.py").write_text(
+        "from pushsum import topology\n"
+        f"def graphs(n):\n    return topology.from_edges(n, {edges})\n"
+    )
+    assert numbers(made.certificate()) == brute_force([made.adjacency(1).numpy()])
+    assert set(zip(*made.edges(1).tolist(), strict=True)) == {*edges, *((i, i) for i in range(4))}
+    for name in ("edges.csv", "edges.txt", "mine.py:graphs"):
+        assert torch.equal(topology.parse(str(tmp_path / name), 4).edges(7), made.edges(1))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("0,1\n1,x\n", r"line 2: '1,x' is no edge: write sender,receiver"),
+        ("0,1,2\n", "line 1: '0,1,2' is no edge"),
+        ("0,1\n1,9\n", "node 9: the nodes of an edge are integers from 0 to 3"),
+        ("0,1\n1,0\n", "there is no path from node 0 to nodes 2, 3, at any step"),
+    ],
+)
+def test_lists_of_edges_that_are_refused(text, message, tmp_path):
+    (tmp_path / "edges.csv").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        topology.parse(str(tmp_path / "edges.csv"), 4).certificate()
+
+
 def test_an_absurd_number_of_nodes_is_refused():
     with pytest.raises(ValueError, match=r"n = 10{21}: at most 1000000000 nodes"):
         topology.ring(10**21)
     with pytest.raises(ValueError, match=r"n = 100000: at most 20000 nodes"):
         topology.full(100_000)
-    with pytest.raises(ValueError, match=r"period = 10{23}: at most 1000000000 steps"):
-        topology.random(6, period=10**23)
     with pytest.raises(ValueError, match=r"write from_graphs\(\[graph\]\)"):
         topology.from_graphs(nx.DiGraph([(0, 1), (1, 0)]))
 

@@ -107,7 +107,7 @@ def _one(
         label,
         float(value(last.average)) if descends else nan,
         float(value(last.y).max()) if descends else nan,
-        _recent_largest([float((r.y - r.average).abs().sum(1).max()) for r in records]),
+        _recent_largest([theory.consensus(r.x, r.a, r.y).largest for r in records]),
         [row.log_bound for row in beside],
         sum(not row.holds for row in beside),
     )

@@ -5,14 +5,13 @@ y_after - y_before, so that weight decay and the like act on y, as they should.
 """
 
 from collections.abc import Callable, Mapping
-from math import isfinite
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from pushsum import checks
 from pushsum.names import nearest, one_line
-from pushsum.weighting import is_number
 
 Rate = float | Callable[[int], float]  #: a step size, or a schedule t -> step size
 #: Makes an optimizer of parameters, e.g. functools.partial(torch.optim.AdamW, lr=1e-3).
@@ -114,7 +113,7 @@ def torch_rule(
         except Exception as error:  # whatever its options have made it do
             raise ValueError(f"optimizer {name}: {one_line(error)}") from None
         groups = [
-            {k: v for k, v in group.items() if k not in ("params", "lr") and is_number(v)}
+            {k: v for k, v in group.items() if k not in ("params", "lr") and checks.is_number(v)}
             for group in optimizer.param_groups
         ]
         return place - y, Kept([dict(optimizer.state[p]) for p in parameters], groups)
@@ -163,15 +162,14 @@ def schedule(lr: Rate) -> Callable[[int], float]:
     """A step size as a function of the step."""
     if callable(lr):
         return lr
-    if not (is_number(lr) and lr > 0 and isfinite(lr)):
-        raise ValueError(f"lr = {lr!r}: a step size is a finite number > 0, or a function of t")
+    expected = "a step size is a finite number > 0, or a function of t"
+    checks.number("lr", lr, lambda lr: lr > 0, expected)
     return lambda t: lr
 
 
 def check_momentum(momentum: float) -> None:
     """Refuse what would never come to rest."""
-    if not (is_number(momentum) and 0 <= momentum < 1):
-        raise ValueError(f"momentum = {momentum!r}: momentum lies in [0, 1)")
+    checks.number("momentum", momentum, lambda m: 0 <= m < 1, "momentum lies in [0, 1)")
 
 
 def _built(make: Make, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pushsum import checks
 from pushsum.randomness import stream
 
 
@@ -123,13 +124,10 @@ def _offsets(draw: np.random.Generator, n: int, d: int, kappa: float) -> Tensor:
 
 
 def _check(n: int, d: int, L: float, kappa: float, sigma: float) -> None:
-    for name, count in (("n", n), ("d", d)):
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise ValueError(f"{name} = {count!r}: an integer >= 1 is expected")
-    if not 0 < L < float("inf"):
-        raise ValueError(f"L = {L!r}: smoothness is a finite number > 0")
-    for name, dial in (("kappa", kappa), ("sigma", sigma)):
-        if not 0 <= dial < float("inf"):
-            raise ValueError(f"{name} = {dial!r}: a finite number >= 0 is expected")
+    checks.count("n", n, "the number of nodes")
+    checks.count("d", d, "the number of dimensions")
+    checks.number("L", L, lambda L: L > 0, "smoothness is a finite number > 0")
+    for name, value in (("kappa", kappa), ("sigma", sigma)):
+        checks.number(name, value, lambda v: v >= 0, "a finite number >= 0 is expected")
     if n == 1 and kappa > 0:
         raise ValueError(f"kappa = {kappa!r}: a single node cannot differ from itself, kappa = 0")

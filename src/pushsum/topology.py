@@ -11,20 +11,20 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import gcd
 from pathlib import Path
-from typing import Any, TypeVar, final
+from typing import Any, Generic, TypeVar, final
 
 import networkx as nx
 import numpy as np
 import torch
 from torch import Tensor
 
-from pushsum import own_code
+from pushsum import checks, own_code
 from pushsum.names import unknown
 from pushsum.randomness import uniforms
 
-Union = TypeVar("Union")
+Part = TypeVar("Part")
 
-MOST = 10**9  #: nodes, or steps of a period
+MOST = 10**9  #: nodes
 MOST_DENSE = 20_000  #: nodes of a topology with of the order of n^2 channels
 
 
@@ -92,20 +92,6 @@ class Topology(ABC):
         senders, receivers = self.edges(t)
         adjacency[senders, receivers] = True
         return adjacency
-
-    @property
-    def unheard(self) -> float:
-        """The share of links, self-loops apart, whose sender never hears the receiver.
-
-        >>> ring(6).unheard, round(exponential(6).unheard, 3), full(6).unheard
-        (1.0, 0.333, 0.0)
-        """
-        links = unanswered = 0
-        for t in range(1, (self.cycle or 0) + 1):  # without a cycle, everybody hears everybody
-            senders, receivers = self.edges(t)
-            links += len(senders) - self.n
-            unanswered += int((~self.answered(t) & (senders != receivers)).sum())
-        return unanswered / max(1, links)
 
     def __repr__(self) -> str:
         return self.name
@@ -185,12 +171,8 @@ def random(
     """
     n = _node_count(n, MOST_DENSE)
     for name, p in (("inner", inner), ("inter", inter)):
-        if not 0 <= p <= 1:
-            raise ValueError(f"{name} = {p!r}: a probability lies in [0, 1]")
-    if isinstance(period, bool) or not isinstance(period, int | np.integer) or period < 1:
-        raise ValueError(f"period = {period!r}: a period is an integer >= 1")
-    if period > MOST:
-        raise ValueError(f"period = {period}: at most {MOST} steps")
+        checks.number(name, p, lambda p: 0 <= p <= 1, "a probability lies in [0, 1]")
+    checks.count("period", period, "a period")
     uniforms(seed, "graph", 0, shape=(1,))  # refuses a bad seed at the door
     return Random(n, float(inner), float(inter), int(period), seed, f"random({n})", per_receiver)
 
@@ -304,129 +286,125 @@ def as_topology(given: str | Topology, n: int) -> Topology:
 # --------------------------------------------------------------------------- the three kinds
 
 
-@final
-@dataclass(frozen=True, eq=False, repr=False)
-class Circulant(Topology):
-    """Node i sends to i + h (mod n) for every hop h of the step; hops are cycled, 0 among them.
+class _Repeating(Topology, Generic[Part]):
+    """Graphs that repeat for ever; a part is one of them, or a union of several."""
 
-    Every node sees the same picture, so node 0 stands for all and nothing here is n x n.
-    """
-
-    n: int
-    hops: tuple[tuple[int, ...], ...]
-    name: str
-
-    @property
-    def cycle(self) -> int:
-        return len(self.hops)
-
-    @property
-    def degrees(self) -> tuple[int, int]:
-        return min(map(len, self.hops)), max(map(len, self.hops))
-
-    def edges(self, t: int) -> Tensor:
-        receivers = self._targets(t).sort(dim=1).values
-        senders = torch.arange(self.n).repeat_interleave(receivers.shape[1])
-        return torch.stack([senders, receivers.flatten()])
-
-    @cached_property
-    def period(self) -> int:
-        # hops h1, h2, ... make a strongly connected circulant iff gcd(n, h1, h2, ...) = 1
-        return _smallest_window(self.cycle, self._union, lambda hops: gcd(self.n, *hops) == 1)
-
-    def certificate(self) -> Certificate:
-        return self._certificate
-
-    @cached_property
-    def _certificate(self) -> Certificate:
-        starts = range(self.cycle)
-        unions = [self._union(start, self.period) for start in starts]
-        return Certificate(
-            self.period,
-            diameter=max(self._steps_to_all([u], 0) for u in unions),
-            horizon=max(1, *(self._steps_to_all(self.hops, start) for start in starts)),
-        )
-
-    def answered(self, t: int) -> Tensor:
-        there = self._union(0, self.cycle)
-        answered = [(-h) % self.n in there for h in self._hops(t)]
-        if len({*answered[1:]}) <= 1:  # the first hop stays at home
-            return torch.full((self.n * len(answered),), answered[-1])
-        return torch.tensor(answered)[self._targets(t).sort(dim=1).indices].flatten()
-
-    def _targets(self, t: int) -> Tensor:
-        return (torch.arange(self.n)[:, None] + torch.tensor(self._hops(t))) % self.n
-
-    def _hops(self, t: int) -> tuple[int, ...]:
-        return self.hops[(_step(t) - 1) % self.cycle]
-
-    @property
-    def unheard(self) -> float:
-        there = self._union(0, self.cycle)
-        away = [h for hops in self.hops for h in hops if h != 0]
-        return sum((-h) % self.n not in there for h in away) / max(1, len(away))
-
-    def _union(self, start: int, length: int) -> frozenset[int]:
-        return frozenset(h for s in range(length) for h in self.hops[(start + s) % self.cycle])
-
-    def _steps_to_all(self, hops: Sequence[Iterable[int]], start: int) -> int:
-        if self.n > 1 and len(hops) == 1:
-            same = set(hops[0])
-            if len(same) == self.n:
-                return 1
-            if len(same) == 2:  # one step further every time, all the way round
-                return self.n - 1
-        reached = np.zeros(self.n, dtype=bool)
-        reached[0] = True
-        steps = 0
-        while not reached.all():
-            current = hops[(start + steps) % len(hops)]
-            reached = np.logical_or.reduce([np.roll(reached, h) for h in current])
-            steps += 1
-        return steps
-
-
-@final
-@dataclass(frozen=True, eq=False, repr=False)
-class Cyclic(Topology):
-    """Any graphs, repeated for ever."""
-
-    n: int
-    graphs: tuple[Tensor, ...]
-    name: str
+    parts: tuple[Part, ...]
     known: Certificate | None = None  #: where it needs no computing
 
+    @abstractmethod
+    def _union(self, start: int, length: int) -> Part: ...
+
+    @abstractmethod
+    def _connected(self, part: Part) -> bool: ...
+
+    @abstractmethod
+    def _steps_to_all(self, parts: Sequence[Part], start: int) -> int:
+        """How many steps from `start` on until every node has reached every node."""
+
     @property
     def cycle(self) -> int:
-        return len(self.graphs)
+        return len(self.parts)
 
-    @cached_property
-    def degrees(self) -> tuple[int, int]:
-        counts = [senders.bincount(minlength=self.n) for senders, _ in self.graphs]
-        return min(int(c.min()) for c in counts), max(int(c.max()) for c in counts)
-
-    def edges(self, t: int) -> Tensor:
-        return self.graphs[(_step(t) - 1) % self.cycle]
+    def _part(self, t: int) -> Part:
+        return self.parts[(_step(t) - 1) % self.cycle]
 
     @cached_property
     def period(self) -> int:
-        if self.known is not None:
-            return self.known.period
-        self._refuse_unreachable()
-        return _smallest_window(self.cycle, self._union, self._strongly_connected)
+        return self._smallest_period() if self.known is None else self.known.period
+
+    def _smallest_period(self) -> int:
+        """The smallest B such that every B steps together connect the nodes, as all together do."""
+
+        def every_window(length: int) -> bool:
+            return all(self._connected(self._union(s, length)) for s in range(self.cycle))
+
+        lengths = range(1, self.cycle + 1)
+        return lengths[bisect_left(lengths[:-1], True, key=every_window)]
 
     def certificate(self) -> Certificate:
         return self.known or self._computed
 
     @cached_property
     def _computed(self) -> Certificate:
-        starts = range(self.cycle)
-        unions = [self._union(start, self.period) for start in starts]
+        starts, period = range(self.cycle), self.period
         return Certificate(
-            self.period,
-            diameter=max(_steps_to_all(self.n, [u], 0) for u in unions),
-            horizon=max(1, *(_steps_to_all(self.n, self.graphs, start) for start in starts)),
+            period,
+            diameter=max(self._steps_to_all([self._union(s, period)], 0) for s in starts),
+            horizon=max(1, *(self._steps_to_all(self.parts, s) for s in starts)),
         )
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class Circulant(_Repeating[tuple[int, ...]]):
+    """Node i sends to i + h (mod n) for every hop h of the step; a part is its hops, 0 first.
+
+    Every node sees the same picture, so node 0 stands for all and nothing here is n x n.
+    """
+
+    n: int
+    parts: tuple[tuple[int, ...], ...]
+    name: str
+
+    @property
+    def degrees(self) -> tuple[int, int]:
+        return min(map(len, self.parts)), max(map(len, self.parts))
+
+    def edges(self, t: int) -> Tensor:
+        receivers = self._targets(t).sort(dim=1).values
+        senders = torch.arange(self.n).repeat_interleave(receivers.shape[1])
+        return torch.stack([senders, receivers.flatten()])
+
+    def answered(self, t: int) -> Tensor:
+        there = set(self._union(0, self.cycle))
+        answered = [(-h) % self.n in there for h in self._part(t)]
+        if len({*answered[1:]}) <= 1:  # the first hop stays at home
+            return torch.full((self.n * len(answered),), answered[-1])
+        return torch.tensor(answered)[self._targets(t).sort(dim=1).indices].flatten()
+
+    def _targets(self, t: int) -> Tensor:
+        return (torch.arange(self.n)[:, None] + torch.tensor(self._part(t))) % self.n
+
+    def _union(self, start: int, length: int) -> tuple[int, ...]:
+        hops = (h for s in range(length) for h in self.parts[(start + s) % self.cycle])
+        return tuple(dict.fromkeys(hops))
+
+    def _connected(self, part: tuple[int, ...]) -> bool:
+        return gcd(self.n, *part) == 1
+
+    def _steps_to_all(self, parts: Sequence[tuple[int, ...]], start: int) -> int:
+        if len(parts) == 1 and len(parts[0]) == 2:  # one further every time, all the way round
+            return self.n - 1
+        if len(parts) == 1 and len(parts[0]) == self.n > 1:
+            return 1
+        reached = np.zeros(self.n, dtype=bool)
+        reached[0] = True
+        steps = 0
+        while not reached.all():
+            hops = parts[(start + steps) % len(parts)]
+            reached = np.logical_or.reduce([np.roll(reached, h) for h in hops])
+            steps += 1
+        return steps
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class Cyclic(_Repeating[Tensor]):
+    """Any graphs; a part is (2, E) edges."""
+
+    n: int
+    parts: tuple[Tensor, ...]
+    name: str
+    known: Certificate | None = None
+
+    @cached_property
+    def degrees(self) -> tuple[int, int]:
+        counts = [senders.bincount(minlength=self.n) for senders, _ in self.parts]
+        return min(int(c.min()) for c in counts), max(int(c.max()) for c in counts)
+
+    def edges(self, t: int) -> Tensor:
+        return self._part(t)
 
     def answered(self, t: int) -> Tensor:
         senders, receivers = self.edges(t)
@@ -440,26 +418,47 @@ class Cyclic(Topology):
         return channels[0] * self.n + channels[1]
 
     def _union(self, start: int, length: int) -> Tensor:
-        parts = [self.graphs[(start + s) % self.cycle] for s in range(min(length, self.cycle))]
+        parts = [self.parts[(start + s) % self.cycle] for s in range(min(length, self.cycle))]
         return parts[0] if len(parts) == 1 else torch.unique(torch.cat(parts, dim=1), dim=1)
 
-    def _strongly_connected(self, edges: Tensor) -> bool:
-        return all(bool(_reachable(self.n, e).all()) for e in (edges, edges.flip(0)))
+    def _connected(self, part: Tensor) -> bool:
+        return not any(self._lost(edges) for edges in (part, part.flip(0)))
 
-    def _refuse_unreachable(self) -> None:
+    def _lost(self, edges: Tensor) -> list[int]:
+        """Which nodes node 0 does not reach along `edges`."""
+        reached = torch.zeros(self.n, dtype=torch.bool)
+        reached[0] = True
+        while True:
+            grown = reached.index_put((edges[1][reached[edges[0]]],), torch.tensor(True))
+            if torch.equal(grown, reached):
+                return (~reached).nonzero().flatten().tolist()
+            reached = grown
+
+    def _smallest_period(self) -> int:
         edges = self._union(0, self.cycle)
-        for direction, path in (
-            (edges, "from node 0 to {}"),
-            (edges.flip(0), "from {} to node 0"),
-        ):
-            lost = (~_reachable(self.n, direction)).nonzero().flatten().tolist()
-            if lost:
+        ways = ((edges, "from node 0 to {}"), (edges.flip(0), "from {} to node 0"))
+        for direction, path in ways:
+            if lost := self._lost(direction):
                 nodes = ", ".join(map(str, lost[:8])) + (", ..." if len(lost) > 8 else "")
                 which = path.format(f"node{'s' * (len(lost) > 1)} {nodes}")
                 raise NotStronglyConnected(
                     f"{self.name}: there is no path {which}, at any step: "
                     "add edges until every node can reach every other"
                 )
+        return super()._smallest_period()
+
+    def _steps_to_all(self, parts: Sequence[Tensor], start: int) -> int:
+        # one bit per pair of nodes: row j holds the set of nodes that have reached j so far
+        reached = np.packbits(np.eye(self.n, dtype=bool), axis=1)
+        everybody = np.packbits(np.ones(self.n, dtype=bool))
+        steps = 0
+        while not (reached == everybody).all():
+            senders, receivers = parts[(start + steps) % len(parts)].numpy()
+            order = np.argsort(receivers, kind="stable")
+            first = np.searchsorted(receivers[order], np.arange(self.n))
+            reached = np.bitwise_or.reduceat(reached[senders[order]], first, axis=0)
+            steps += 1
+        return steps
 
 
 @final
@@ -532,11 +531,10 @@ class Random(Topology):
 
 
 def _node_count(n: int, most: int = MOST) -> int:
-    if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
-        raise ValueError(f"n = {n!r}: the number of nodes is an integer >= 1")
+    n = checks.count("n", n, "the number of nodes")
     if n > most:
         raise ValueError(f"n = {n}: at most {most} nodes with this many channels fit here")
-    return int(n)
+    return n
 
 
 def _step(t: int) -> int:
@@ -581,43 +579,3 @@ def _node(n: int, node: Any) -> int:
 
 def _sorted_edges(adjacency: np.ndarray) -> Tensor:
     return torch.from_numpy(np.stack(np.nonzero(adjacency | np.eye(len(adjacency), dtype=bool))))
-
-
-def _smallest_window(
-    cycle: int, union: Callable[[int, int], Union], connected: Callable[[Union], bool]
-) -> int:
-    """The smallest B such that every window of B steps of the cycle has a connected union."""
-
-    def every_window(length: int) -> bool:
-        return all(connected(union(start, length)) for start in range(cycle))
-
-    lengths = range(1, cycle + 1)
-    return lengths[bisect_left(lengths, True, key=every_window)]
-
-
-def _reachable(n: int, edges: Tensor) -> Tensor:
-    """Which nodes node 0 reaches along `edges`."""
-    reached = torch.zeros(n, dtype=torch.bool)
-    reached[0] = True
-    while True:
-        grown = reached.index_put((edges[1][reached[edges[0]]],), torch.tensor(True))
-        if torch.equal(grown, reached):
-            return reached
-        reached = grown
-
-
-def _steps_to_all(n: int, graphs: Sequence[Tensor], start: int) -> int:
-    """How many steps from `start` on until every node has reached every node.
-
-    One bit per pair of nodes: row j holds the set of nodes that have reached j so far.
-    """
-    reached = np.packbits(np.eye(n, dtype=bool), axis=1)
-    everybody = np.packbits(np.ones(n, dtype=bool))
-    steps = 0
-    while not (reached == everybody).all():
-        senders, receivers = graphs[(start + steps) % len(graphs)].numpy()
-        order = np.argsort(receivers, kind="stable")
-        first = np.searchsorted(receivers[order], np.arange(n))
-        reached = np.bitwise_or.reduceat(reached[senders[order]], first, axis=0)
-        steps += 1
-    return steps

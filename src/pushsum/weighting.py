@@ -18,14 +18,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from inspect import signature
-from math import isfinite
-from numbers import Real
 from typing import Literal, final
 
 import torch
 from torch import Tensor
 
-from pushsum import own_code
+from pushsum import checks, own_code
 from pushsum.names import unknown
 from pushsum.topology import Topology
 
@@ -178,8 +176,8 @@ def lazy(c: float) -> Weighting:
     >>> lazy(0.5).matrix(torch.ones(2, 2), torch.zeros(2, 2)).tolist()
     [[0.75, 0.25], [0.25, 0.75]]
     """
-    if not (is_number(c) and 0 < c <= 1):
-        raise ValueError(f"c = {c!r}: a lazy weighting needs 0 < c <= 1 (1 is uniform)")
+    expected = "a lazy weighting needs 0 < c <= 1 (1 is uniform)"
+    checks.number("c", c, lambda c: 0 < c <= 1, expected)
     return Weighting(_named("lazy", c=c), lambda view: c / view.degree, lambda K: c / K)
 
 
@@ -197,8 +195,7 @@ def moreau(k: float, v: float) -> Weighting:
     >>> [round(w, 3) for w in W[:, 0].tolist()]  # node 0 keeps, gives to 1, gives to 2
     [0.673, 0.027, 0.3]
     """
-    _check_positive("k", k)
-    _check_v(v)
+    _check(v, k=k)
     return Weighting(
         _named("moreau", k=k, v=v),
         lambda view: _moreau_share(view.degree, k * view.d2, v),
@@ -220,8 +217,7 @@ def scale_free_moreau(c: float = 1.0, v: float = 0.1) -> Weighting:
     >>> torch.equal(large, small)
     True
     """
-    _check_positive("c", c)
-    _check_v(v)
+    _check(v, c=c)
 
     def rule(view: View) -> Tensor:
         return _moreau_share(view.degree, c * _relative(view.d2, view.scale), v)
@@ -247,8 +243,7 @@ def far_first(c: float = 1.0, v: float = 0.1) -> Weighting:
     >>> [round(w, 3) for w in W[:, 0].tolist()]  # node 0 keeps a third, as with uniform weights
     [0.333, 0.216, 0.451]
     """
-    _check_positive("c", c)
-    _check_v(v)
+    _check(v, c=c)
 
     def rule(view: View) -> Tensor:
         d2 = torch.where(view.heard, view.d2, view.scale)
@@ -290,8 +285,9 @@ def own(
     """
     if not callable(function):
         raise ValueError(f"own({function!r}): give a function (adjacency, squared_distances) -> W")
-    if not (is_number(floor) and 0 < floor <= 1):
-        raise ValueError(f"floor = {floor!r}: the smallest weight lies in (0, 1]")
+    checks.number(
+        "floor", floor, lambda floor: 0 < floor <= 1, "the smallest weight lies in (0, 1]"
+    )
     name = getattr(function, "__name__", type(function).__name__)
 
     def rule(view: View) -> Tensor:
@@ -344,21 +340,15 @@ def parse(text: str) -> Weighting:
     parameters: dict[str, float] = {}
     for part in filter(None, rest.split(",")):
         key, _, value = part.partition("=")
-        if key in parameters:
-            raise ValueError(f"weighting '{text}': {key} is given twice")
-        if key not in known:
-            takes = " and ".join(known) or "nothing"
-            raise ValueError(f"weighting '{text}': {name} takes {takes}, not '{key}'")
         try:
             parameters[key] = float(value)
         except ValueError:
             raise ValueError(f"weighting '{text}': {key} needs a number, not '{value}'") from None
-    missing = [k for k, p in known.items() if p.default is p.empty and k not in parameters]
-    if missing:
-        example = ",".join(f"{key}=0.1" for key in known)
-        raise ValueError(
-            f"weighting '{text}': {name} needs {' and '.join(missing)}, e.g. {name}:{example}"
-        )
+    required = {key for key, p in known.items() if p.default is p.empty}
+    if not required <= parameters.keys() <= known.keys():
+        example = ":".join(filter(None, (name, ",".join(f"{key}=0.1" for key in known))))
+        takes = " and ".join(known) or "nothing"
+        raise ValueError(f"weighting '{text}': {name} takes {takes}: write {example}")
     return RULES[name](**parameters)
 
 
@@ -396,13 +386,30 @@ def warnings(weighting: Weighting, graphs: Topology) -> list[str]:
             f"{weighting} on {graphs}: every node has one receiver at a time, and nobody to "
             "prefer: these are uniform weights"
         ]
-    if not weighting.sees_unheard or graphs.unheard <= 0.5:
+    unheard = one_way(graphs) if weighting.sees_unheard else 0.0
+    if unheard <= 0.5:
         return []
     return [
-        f"{weighting} on {graphs}: {100 * graphs.unheard:.0f} % of the links are one-way for good. "
+        f"{weighting} on {graphs}: {100 * unheard:.0f} % of the links are one-way for good. "
         "Their senders never hear the receivers, and give them the smallest weight whatever the "
         "distance: consider uniform"
     ]
+
+
+def one_way(graphs: Topology) -> float:
+    """The share of links, self-loops apart, whose sender never hears the receiver.
+
+    >>> from pushsum.topology import exponential, ring
+    >>> one_way(ring(6)), round(one_way(exponential(6)), 3)
+    (1.0, 0.333)
+    """
+    links = unanswered = 0
+    for t in range(1, (graphs.cycle or 0) + 1):  # without a cycle, everybody hears everybody
+        senders, receivers = graphs.edges(t)
+        away = senders != receivers
+        links += int(away.sum())
+        unanswered += int((~graphs.answered(t) & away).sum())
+    return unanswered / max(1, links)
 
 
 def as_weighting(weighting: str | Weighting | Matrix) -> Weighting:
@@ -440,38 +447,34 @@ def check_definition_1(W: Tensor, adjacency: Tensor, floor: float, name: str) ->
             f"weighting {name}: W has shape {tuple(W.shape)}, expected {tuple(adjacency.shape)}"
         )
 
-    def refuse(bad: Tensor, problem: Callable[[int, int], str]) -> None:
+    support = adjacency.T.bool()
+    small = f"gives {{weight:g}} to node {{row}}, below the floor {floor:g}"
+    faults = (
+        (~W.isfinite(), "has {weight:g} for node {row}: weights must be finite"),
+        (
+            ~support & (W != 0),
+            "gives {weight:g} to node {row}, but node {column} does not send to node {row} at this "
+            "step: put 0 where adjacency[{column}, {row}] is False",
+        ),
+        (support & (W <= 0), f"{small}: raise the weight"),
+        (
+            support & (W < floor * (1 - 1e-9)),
+            f"{small}: raise the weight, or state a smaller floor with weighting.own(function, "
+            "floor=...)",
+        ),
+        (
+            ((W.sum(0) - 1).abs() > 1e-6)[None, :] & torch.eye(len(W), dtype=torch.bool),
+            "sums to {total:.9g}, not 1: node {column} must give away exactly what it holds (keep "
+            "the rest in W[i, i])",
+        ),
+    )
+    for bad, problem in faults:
         if bool(bad.any()):
             column, row = bad.T.nonzero()[0].tolist()
-            raise ValueError(f"weighting {name}: column {column} of W {problem(row, column)}")
-
-    support = adjacency.T.bool()
-    refuse(
-        ~W.isfinite(),
-        lambda row, column: f"has {W[row, column]:g} for node {row}: weights must be finite",
-    )
-    refuse(
-        ~support & (W != 0),
-        lambda row, column: (
-            f"gives {W[row, column]:g} to node {row}, but node {column} does not send to "
-            f"node {row} at this step: put 0 where adjacency[{column}, {row}] is False"
-        ),
-    )
-    refuse(
-        support & (W < floor * (1 - 1e-9)),
-        lambda row, column: (
-            f"gives {W[row, column]:g} to node {row}, below the floor {floor:g}: raise the weight"
-            + ", or state a smaller floor with weighting.own(function, floor=...)"
-            * bool(W[row, column] > 0)  # no floor is negative
-        ),
-    )
-    refuse(
-        ((W.sum(0) - 1).abs() > 1e-6)[None, :] & torch.eye(len(W), dtype=torch.bool),
-        lambda row, column: (
-            f"sums to {W[:, column].sum():.9g}, not 1: node {column} must give away exactly "
-            "what it holds (keep the rest in W[i, i])"
-        ),
-    )
+            said = problem.format(
+                row=row, column=column, weight=W[row, column], total=W[:, column].sum()
+            )
+            raise ValueError(f"weighting {name}: column {column} of W {said}")
 
 
 def keep_the_rest(view: View, shares: Tensor, wire: torch.dtype | None = None) -> Tensor:
@@ -530,11 +533,6 @@ def _moreau_floor(K: int, v: float) -> float:
     return v * (1 - v) / ((1 + v) * K)
 
 
-def is_number(value: object) -> bool:
-    """Whether something can be compared with numbers; numpy's and fractions can."""
-    return isinstance(value, Real) and not isinstance(value, bool)
-
-
 def _named(rule: str, **parameters: float) -> str:
     """`moreau(k=0.1, v=0.1)`, with as many digits as it takes: nodes compare names."""
 
@@ -545,11 +543,8 @@ def _named(rule: str, **parameters: float) -> str:
     return f"{rule}({', '.join(f'{key}={digits(value)}' for key, value in parameters.items())})"
 
 
-def _check_positive(name: str, value: float) -> None:
-    if not (is_number(value) and value > 0 and isfinite(value)):
-        raise ValueError(f"{name} = {value!r}: this weighting needs a finite {name} > 0")
-
-
-def _check_v(v: float) -> None:
-    if not (is_number(v) and 0 < v < 1):
-        raise ValueError(f"v = {v!r}: this weighting needs 0 < v < 1")
+def _check(v: float, **positive: float) -> None:
+    for name, value in positive.items():
+        expected = f"this weighting needs a finite {name} > 0"
+        checks.number(name, value, lambda value: value > 0, expected)
+    checks.number("v", v, lambda v: 0 < v < 1, "this weighting needs 0 < v < 1")

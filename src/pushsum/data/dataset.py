@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pushsum import checks
+
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
@@ -88,8 +90,7 @@ def augment(x: Tensor, generator: torch.Generator, crop: int = 4, flip: bool = T
             f"x is {x.dtype} of shape {tuple(x.shape)}: images are floats of shape "
             "(n, b, c, h, w) or (b, c, h, w): scale them first, and leave other samples alone"
         )
-    if isinstance(crop, bool) or not isinstance(crop, int) or crop < 0:
-        raise ValueError(f"crop = {crop!r}: a number of pixels is an integer >= 0")
+    checks.count("crop", crop, "a number of pixels", least=0)
     images = x.flatten(0, -4)
     m, _, height, width = images.shape
     if crop:

@@ -4,12 +4,12 @@ Each returns n sorted int64 arrays of sample indices, one per node, none of them
 extend, write a function of the same form.
 """
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from pushsum import checks
 from pushsum.randomness import stream
 
 
@@ -33,7 +33,7 @@ def clusters(
     [[0, 1, 4, 5], [2, 3], [2, 3]]
     """
     y, n = _labels_for(labels, n)
-    clusters = _count("clusters", clusters, "the number of clusters")
+    clusters = checks.count("clusters", clusters, "the number of clusters")
     kinds = np.unique(y)
     if clusters > n:
         raise ValueError(f"clusters = {clusters}: more than the {n} nodes; every cluster needs one")
@@ -84,7 +84,8 @@ def dirichlet(
     (100, True)
     """
     y, n = _labels_for(labels, n)
-    alpha, minimum = _alpha(alpha), _minimum(minimum, n, len(y))
+    _check_alpha(alpha)
+    minimum = _minimum(minimum, n, len(y))
     owner = np.empty(len(y), dtype=np.int64)
     for label in np.unique(y):
         random = stream(seed, "split", "dirichlet", int(label))
@@ -104,7 +105,7 @@ def shards(labels: ArrayLike, n: int, per_node: int = 2, seed: int = 0) -> list[
     True
     """
     y, n = _labels_for(labels, n)
-    count = n * _count("per_node", per_node, "the number of shards of a node")
+    count = n * checks.count("per_node", per_node, "the number of shards of a node")
     if count > len(y):
         raise ValueError(
             f"per_node = {per_node}: {n} nodes would need {count} shards of at least one sample, "
@@ -130,7 +131,8 @@ def quantity(
     [7, 76, 7, 10]
     """
     y, n = _labels_for(labels, n)
-    alpha, minimum = _alpha(alpha), _minimum(minimum, n, len(y))
+    _check_alpha(alpha)
+    minimum = _minimum(minimum, n, len(y))
     random = stream(seed, "split", "quantity")
     sizes = minimum + _sizes(random, alpha, n, len(y) - n * minimum)
     return _cut(random.permutation(len(y)), sizes)
@@ -142,7 +144,7 @@ def histogram(parts: Sequence[np.ndarray], labels: ArrayLike, classes: int) -> n
     >>> histogram(clusters([0, 1, 2, 3, 0, 1], n=2), [0, 1, 2, 3, 0, 1], classes=4).tolist()
     [[2, 2, 0, 0], [0, 0, 1, 1]]
     """
-    y, classes = _labels(labels), _count("classes", classes, "the number of classes")
+    y, classes = _labels(labels), checks.count("classes", classes, "the number of classes")
     if y.size and y.max() >= classes:
         raise ValueError(f"classes = {classes}: there is a label {y.max()}; labels run from 0")
     counts = [np.bincount(y[part], minlength=classes) for part in parts]
@@ -197,7 +199,7 @@ def _labels(labels: ArrayLike) -> np.ndarray:
 
 
 def _labels_for(labels: ArrayLike, n: int) -> tuple[np.ndarray, int]:
-    y, n = _labels(labels), _count("n", n, "the number of nodes")
+    y, n = _labels(labels), checks.count("n", n, "the number of nodes")
     if n > len(y):
         raise ValueError(
             f"n = {n}: more nodes than the {len(y)} samples: node {len(y)} would be empty; "
@@ -206,24 +208,13 @@ def _labels_for(labels: ArrayLike, n: int) -> tuple[np.ndarray, int]:
     return y, n
 
 
-def _count(name: str, value: int, what: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise ValueError(f"{name} = {value!r}: {what} is an integer >= 1")
-    return int(value)
-
-
-def _alpha(alpha: float) -> float:
-    number = isinstance(alpha, int | float | np.number) and not isinstance(alpha, bool)
-    if not number or not math.isfinite(alpha) or not alpha > 0:
-        raise ValueError(
-            f"alpha = {alpha!r}: a Dirichlet concentration is a finite number > 0; "
-            "for an even split use iid"
-        )
-    return float(alpha)
+def _check_alpha(alpha: float) -> None:
+    expected = "a Dirichlet concentration is a finite number > 0; for an even split use iid"
+    checks.number("alpha", alpha, lambda alpha: alpha > 0, expected)
 
 
 def _minimum(minimum: int, n: int, samples: int) -> int:
-    minimum = _count("minimum", minimum, "the least a node may hold")
+    minimum = checks.count("minimum", minimum, "the least a node may hold")
     if n * minimum > samples:
         raise ValueError(
             f"minimum = {minimum}: {n} nodes would need {n * minimum} samples, there are "

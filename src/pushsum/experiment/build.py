@@ -46,18 +46,15 @@ def graphs(config: Config) -> topology.Topology:
 def parts(config: Config, dataset: data.Dataset) -> list[np.ndarray]:
     """Who holds which samples."""
     c, n, seed = config.split, config.topology.nodes, config.seed
-    labels = dataset.train_y.numpy()
-    match c.kind:
-        case "clusters":
-            return partition.clusters(labels, n, c.clusters if n > 1 else 1, c.shared, seed)
-        case "iid":
-            return partition.iid(labels, n, seed)
-        case "dirichlet":
-            return partition.dirichlet(labels, n, c.alpha, c.minimum, seed)
-        case "shards":
-            return partition.shards(labels, n, c.per_node, seed)
-        case "quantity":
-            return partition.quantity(labels, n, c.alpha, c.minimum, seed)
+    options = {
+        "clusters": (c.clusters if n > 1 else 1, c.shared),
+        "iid": (),
+        "dirichlet": (c.alpha, c.minimum),
+        "shards": (c.per_node,),
+        "quantity": (c.alpha, c.minimum),
+    }
+    split: Callable[..., list[np.ndarray]] = getattr(partition, c.kind)
+    return split(dataset.train_y.numpy(), n, *options[c.kind], seed=seed)
 
 
 def model(config: Config, dataset: data.Dataset, node: int = 0) -> nn.Module:

@@ -40,19 +40,6 @@ class Evaluator:
     model: nn.Module
     layout: Layout
 
-    def average(
-        self,
-        x: Tensor,
-        a: Tensor,
-        y: Tensor,
-        buffers: dict[str, Tensor],
-        t: int,
-        stopping: Stopping = lambda: False,
-        policy: Policy | None = None,
-    ) -> dict[str, float]:
-        """What the average model reaches, from the (n, ...) arrays of all nodes."""
-        return self._test(self.average_model(x, a, y, buffers, t, stopping, policy), stopping)
-
     def average_model(
         self,
         x: Tensor,
@@ -63,7 +50,7 @@ class Evaluator:
         stopping: Stopping = lambda: False,
         policy: Policy | None = None,
     ) -> nn.Module:
-        """What `average` tests."""
+        """The average model, from the (n, ...) arrays of all nodes."""
         average = y.mean(0) if self.config.published.average_of_y else engine.average(x, a)
         return self._model_of(average, buffers, t, stopping, policy)
 
@@ -79,7 +66,7 @@ class Evaluator:
         own = []
         for row in range(len(y) if self.config.evaluation.nodes else 0):
             mine = {name: b[row : row + 1] for name, b in buffers.items()}
-            own.append(self._test(self._model_of(y[row], mine, t, stopping, policy), stopping))
+            own.append(self.test(self._model_of(y[row], mine, t, stopping, policy), stopping))
         return own
 
     def _model_of(
@@ -105,7 +92,8 @@ class Evaluator:
             yield self.feed.train(draw.choice(self.everything, size, replace=False))[0]
 
     @torch.no_grad()
-    def _test(self, model: nn.Module, stopping: Stopping) -> dict[str, float]:
+    def test(self, model: nn.Module, stopping: Stopping = lambda: False) -> dict[str, float]:
+        """What a model reaches on the test samples."""
         totals, samples = dict.fromkeys(self.task.measures, 0.0), 0
         for x, targets in self.feed.test(self.config.evaluation.batch):
             if stopping():

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pushsum.engines.arithmetic import BLOCK
 from pushsum.engines.world import Abandoned, World
 from pushsum.experiment import Experiment
+from pushsum.theory import consensus
 from pushsum.training.state import RunState
 from pushsum.weighting import dense
 
@@ -101,7 +101,9 @@ def _line(
     experiment: Experiment, world: World, whole: _Whole, step: int, start: float
 ) -> dict[str, Any]:
     x, y, weights = whole.x, whole.y, whole.weights
-    test = experiment.evaluator.average(x, whole.a, y, whole.buffers, step, lambda: world.stopping)
+    tested, stopping = experiment.evaluator, lambda: world.stopping
+    average = tested.average_model(x, whole.a, y, whole.buffers, step, stopping)
+    test = tested.test(average, stopping)
     if not math.isfinite(test["loss"]):
         raise Diverged(
             f"the average model diverged at step {step}: its test loss is not finite; try a "
@@ -112,6 +114,7 @@ def _line(
     if small:
         senders, receivers = experiment.setup(step - 1).edges(step)
         W = dense(experiment.n, senders, receivers, weights).tolist()
+    apart = consensus(x, whole.a, y)
     whole.seconds["evaluation"] += perf_counter() - start
     line = {
         "step": step,
@@ -121,7 +124,7 @@ def _line(
         "train_loss": float(np.mean(whole.losses)) if whole.losses else None,
         "test": test,
         "nodes": _spread(test, whole.own) if len(whole.own) else None,
-        "consensus": _consensus(x, whole.a, y),
+        "consensus": {"theorem": apart.largest, "mean_square": apart.mean_square},
         "a": {"min": float(whole.a.min()), "max": float(whole.a.max())},
         "smallest_weight": float(weights.min()) if len(weights) else None,
         "seconds": whole.seconds,
@@ -131,21 +134,6 @@ def _line(
     }
     finite: dict[str, Any] = _finite(line)
     return finite
-
-
-def _consensus(x: Tensor, a: Tensor, y: Tensor) -> dict[str, float]:
-    """max_i ||y_i - average||_1, and the mean over i of ||y_i - mean of y||^2; in float64.
-
-    Some columns at a time, so that no array of the size of x is made.
-    """
-    width = max(1, BLOCK // len(x))
-    l1, square = torch.zeros(2, len(x), dtype=torch.float64, device=x.device)
-    for first in range(0, x.shape[1], width):
-        some = y[:, first : first + width].double()
-        average = x[:, first : first + width].double().sum(0) / a.sum()
-        l1 += (some - average).abs().sum(1)
-        square += (some - some.mean(0)).square().sum(1)
-    return {"theorem": float(l1.max()), "mean_square": float(square.mean())}
 
 
 def _spread(names: Iterable[str], own: Tensor) -> dict[str, dict[str, float]]:

@@ -36,7 +36,9 @@ def tested(directory: Path) -> Tested:
     answer = Tested(step, {}, {}, {})
     for policy in policies:
         try:
-            answer.results[policy] = built.evaluator.average(*nodes, step, policy=policy)
+            answer.results[policy] = built.evaluator.test(
+                built.evaluator.average_model(*nodes, step, policy=policy)
+            )
             answer.own[policy] = built.evaluator.nodes(nodes.y, nodes.buffers, step, policy=policy)
         except ValueError as error:  # BatchNorm, of a batch of one sample
             answer.refused[policy] = str(error)
