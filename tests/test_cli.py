@@ -441,14 +441,6 @@ def test_a_dry_run_shows_the_data(pushsum, tmp_path):
     _, out, err = pushsum("run", "--dry-run", name)
     assert " data       colour.npz: 300 + 6 samples of 3x24x24, 3 classes\n" in out
     assert err == ""
-    name = own_file(tmp_path / "pairs.npz", np.zeros((300, 24, 24, 2), np.uint8))
-    for words in (["--dry-run"], ["--into", str(tmp_path / "a"), *TINY]):
-        code, _, err = pushsum("run", name, *words)
-        assert code == 0
-        assert (
-            "pairs.npz: images of 24 channels and 24x2 pixels; if the channels are last, put them "
-            "first: numpy.moveaxis(x, 3, 1)\n"
-        ) in err
 
 
 def test_a_batch_that_no_node_can_fill_is_warned_of(pushsum, tmp_path):

@@ -15,7 +15,7 @@ from pushsum import algorithms, theory, topology, weighting
 from pushsum.algorithms import Algorithm
 from pushsum.drawing import Panel, Series, chart_svg
 from pushsum.drawing.svg import PALETTE
-from pushsum.engines.simulator import UserGradient, iterate
+from pushsum.engines.simulator import iterate
 from pushsum.methods import NAMES
 from pushsum.problems import quadratic
 from pushsum.randomness import stream
@@ -84,33 +84,20 @@ def run(progress: Callable[[str, str], Any], steps: int, seed: int) -> Iterator[
         for label, algorithm, descends in methods():
             progress(where, label)
             gradient = problem.gradient if descends else _no_gradient
-            yield _one(where, label, algorithm, graphs, gradient, x0, steps, problem.value)
-
-
-def _one(
-    where: str,
-    label: str,
-    algorithm: Algorithm,
-    graphs: Topology,
-    gradient: UserGradient,
-    x0: Tensor,
-    steps: int,
-    value: Callable[[Tensor], Tensor],
-) -> Outcome:
-    records = list(iterate(algorithm, graphs, gradient, x0, steps))
-    constants = theory.constants(graphs, algorithm.weighting)
-    covered = label != "S-ADDOPT"
-    beside = list(theory.theorem1(constants, x0, records)) if covered else []
-    last, descends = records[-1], gradient is not _no_gradient
-    return Outcome(
-        where,
-        label,
-        float(value(last.average)) if descends else nan,
-        float(value(last.y).max()) if descends else nan,
-        _recent_largest([theory.consensus(r.x, r.a, r.y).largest for r in records]),
-        [row.log_bound for row in beside],
-        sum(not row.holds for row in beside),
-    )
+            records = list(iterate(algorithm, graphs, gradient, x0, steps))
+            constants = theory.constants(graphs, algorithm.weighting)
+            covered = label != "S-ADDOPT"
+            beside = list(theory.theorem1(constants, x0, records)) if covered else []
+            last = records[-1]
+            yield Outcome(
+                where,
+                label,
+                float(problem.value(last.average)) if descends else nan,
+                float(problem.value(last.y).max()) if descends else nan,
+                _recent_largest([theory.consensus(r.x, r.a, r.y).largest for r in records]),
+                [row.log_bound for row in beside],
+                sum(not row.holds for row in beside),
+            )
 
 
 def chart(outcomes: list[Outcome]) -> str:

@@ -10,9 +10,9 @@ p is astronomically small for all but tiny networks, so everything here is a nat
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, expm1, inf, isfinite, log, log1p, sqrt
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -90,7 +90,8 @@ def constants(topology: Topology, weighting: str | Weighting | Matrix) -> Consta
         if H > max(1, published)
         else ""
     )
-    return _constants(topology, as_weighting(weighting), H, note)
+    K = topology.degrees[1]
+    return Constants(topology.n, as_weighting(weighting).floor(K), H, K, note)
 
 
 def published(topology: Topology, weighting: str | Weighting | Matrix) -> Constants:
@@ -105,13 +106,7 @@ def published(topology: Topology, weighting: str | Weighting | Matrix) -> Consta
     """
     certificate = topology.certificate()
     exponent = max(1, certificate.diameter * certificate.period)
-    note = constants(topology, weighting).note
-    return _constants(topology, as_weighting(weighting), exponent, note)
-
-
-def _constants(topology: Topology, weighting: Weighting, horizon: int, note: str) -> Constants:
-    _, K = topology.degrees
-    return Constants(topology.n, weighting.floor(K), horizon, K, note)
+    return replace(constants(topology, weighting), horizon=exponent)
 
 
 # --------------------------------------------------------------------------- consensus
@@ -168,21 +163,6 @@ def consensus(x: Tensor, a: Tensor, y: Tensor) -> Consensus:
     return Consensus(float(l1.max()), float(square.mean()))
 
 
-class Run(Protocol):
-    """What the bound looks at in a record of `pushsum.iterate`."""
-
-    @property
-    def t(self) -> int: ...
-    @property
-    def x(self) -> Tensor: ...
-    @property
-    def a(self) -> Tensor: ...
-    @property
-    def y(self) -> Tensor: ...
-    @property
-    def pushed(self) -> Tensor: ...
-
-
 class Beside(NamedTuple):
     """Measured distance and bound after step t.
 
@@ -234,8 +214,8 @@ class ConsensusBound:
         return scale + _log(start + self._drift)
 
 
-def theorem1(c: Constants, x0: Tensor, run: Iterable[Run]) -> Iterator[Beside]:
-    """Lay Theorem 1 beside a run: after every step the measured distance and the bound.
+def theorem1(c: Constants, x0: Tensor, run: Iterable[Any]) -> Iterator[Beside]:
+    """Lay Theorem 1 beside the records of `pushsum.iterate`: measured distance and bound.
 
     For the four algorithms whose perturbation enters before the exchange; S-ADDOPT, which moves
     after it, is refused.

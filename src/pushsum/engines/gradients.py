@@ -15,7 +15,7 @@ the time (many small nodes), vmap has it only once.
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -115,9 +115,9 @@ def gradients(
     """
     match strategy:
         case "loop":
-            return _Loop(model, loss, buffers, stopping)
+            return _Workers(model, loss, buffers, stopping, 1)
         case "threads":
-            return _Threads(model, loss, buffers, stopping)
+            return _Workers(model, loss, buffers, stopping, torch.get_num_threads())
         case "vmap":
             return _Vmap(model, loss, buffers)
     raise ValueError(f"strategy = {strategy!r}: choose from {', '.join(get_args(Strategy))}")
@@ -212,37 +212,27 @@ def unchanged_if_abandoned(buffers: dict[str, Tensor]) -> Iterator[None]:
         raise
 
 
-class _Loop:
-    def __init__(
-        self, model: nn.Module, loss: Loss, buffers: dict[str, Tensor], stopping: Stopping
-    ) -> None:
-        self.worker, self.stopping = _Worker(model, loss, buffers), stopping
-
-    def __call__(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        g = torch.zeros_like(y)
-        losses = []
-        with unchanged_if_abandoned(self.worker.buffers):
-            for node, (x, target) in enumerate(zip(batch.inputs, batch.targets, strict=True)):
-                if node > 0 and self.stopping():
-                    raise Abandoned
-                losses.append(self.worker.compute(node, y, g, x, target))
-        return g, torch.stack(losses)
-
-
-class _Threads:
-    """As many workers as there are threads; worker k takes nodes k, k + workers, ..."""
+class _Workers:
+    """Worker k of several takes nodes k, k + workers, ...; a single one needs no thread."""
 
     def __init__(
-        self, model: nn.Module, loss: Loss, buffers: dict[str, Tensor], stopping: Stopping
+        self,
+        model: nn.Module,
+        loss: Loss,
+        buffers: dict[str, Tensor],
+        stopping: Stopping,
+        count: int,
     ) -> None:
-        count = torch.get_num_threads()
         self.workers = [_Worker(model, loss, buffers) for _ in range(count)]
-        self.pool = ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,))
-        self.stopping = stopping
+        self.buffers, self.stopping = buffers, stopping
+        self.map: Callable[..., Iterable[bool]] = map
+        if count > 1:
+            pool = ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,))
+            self.map = pool.map
 
     def __call__(self, y: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         g = torch.zeros_like(y)
-        losses = torch.zeros(len(y), dtype=y.dtype)
+        losses: dict[int, Tensor] = {}
 
         def work(first: int) -> bool:
             for node in range(first, len(y), len(self.workers)):
@@ -252,10 +242,10 @@ class _Threads:
                 losses[node] = self.workers[first].compute(node, y, g, x, target)
             return True
 
-        with unchanged_if_abandoned(self.workers[0].buffers):
-            if not all(list(self.pool.map(work, range(len(self.workers))))):  # once all have ended
+        with unchanged_if_abandoned(self.buffers):
+            if not all(list(self.map(work, range(len(self.workers))))):  # once all have ended
                 raise Abandoned
-        return g, losses
+        return g, torch.stack([losses[node] for node in range(len(y))])
 
 
 class _Vmap:

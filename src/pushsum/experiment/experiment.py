@@ -71,13 +71,6 @@ class Experiment:
     def warnings(self) -> list[str]:
         """What is allowed, but probably not meant; what the configuration alone tells is first."""
         found = warnings(self.config)
-        x = self.dataset.train_x
-        if x.dtype == torch.uint8 and x.shape[1] > 4 and x.shape[3] <= 4:
-            found.append(
-                f"{self.config.data.name}: images of {x.shape[1]} channels and "
-                f"{x.shape[2]}x{x.shape[3]} pixels; if the channels are last, put them first: "
-                "numpy.moveaxis(x, 3, 1)"
-            )
         largest = max(len(part) for part in self.parts)
         if self.config.batch > largest:
             found.append(
