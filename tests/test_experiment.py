@@ -29,9 +29,9 @@ from pushsum.experiment import Experiment
 from pushsum.experiment.environment import git_hash
 from pushsum.experiment.evaluation import Evaluator
 from pushsum.experiment.sampling import Sampler
+from pushsum.theory import consensus
 from pushsum.training import Diverged, loop, run
 from pushsum.training.loop import _refuse_infinite
-from pushsum.training.records import _consensus
 from tests.live import Live
 from tests.ranks import DEADLINE, in_session, until
 
@@ -186,10 +186,10 @@ def test_consensus_distances_are_summed_in_blocks():
     x = torch.randn(5, 150_000, generator=torch.Generator().manual_seed(0))
     a = torch.linspace(0.5, 1.5, 5)
     y = x / a[:, None]
-    found = _consensus(x, a, y)
+    found = consensus(x, a, y)
     average, centre = x.double().mean(0), y.double().mean(0)
-    assert found["theorem"] == pytest.approx(float((y - average).abs().sum(1).max()), rel=1e-12)
-    assert found["mean_square"] == pytest.approx(float((y - centre).square().sum(1).mean()))
+    assert found.largest == pytest.approx(float((y - average).abs().sum(1).max()), rel=1e-12)
+    assert found.mean_square == pytest.approx(float((y - centre).square().sum(1).mean()))
 
 
 def test_a_whole_run_takes_no_more_than_eight_arrays(tmp_path, monkeypatch):
