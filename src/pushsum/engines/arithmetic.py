@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 LONG = 2**15  #: rows from here on are taken in blocks
-BLOCK = 2**18  #: elements of a work array that stay in a core's cache
+BLOCK = 2**16  #: elements of a work array that stay in a core's cache
 
 
 def column_blocks(d: int, width: int) -> list[slice]:
@@ -61,7 +61,8 @@ def block_distances(
 def _block_distance(
     own: Tensor, other: Tensor, work: Tensor, scalars: tuple[float, float] | None
 ) -> float:
-    difference = _difference(own, other, scalars, work.dtype, work[: len(own)])
+    room = work if len(own) == len(work) else work[: len(own)]
+    difference = _difference(own, other, scalars, work.dtype, room)
     d2 = torch.dot(difference, difference).item()
     if 1e-30 < d2 < 1e30:
         return d2
@@ -76,7 +77,7 @@ def _difference(
     kind: torch.dtype,
     out: Tensor | None = None,
 ) -> Tensor:
-    one, two = own.to(kind), other.to(kind)
+    one, two = (own, other) if own.dtype == other.dtype == kind else (own.to(kind), other.to(kind))
     if scalars is not None:
         one, two = one / scalars[0], two / scalars[1]
     return torch.sub(one, two, out=out)
@@ -93,10 +94,10 @@ def _long_rows(
     by = None if scalars is None else tuple(some.tolist() for some in scalars)
     work = _work(own[0])
     for first in range(0, own.shape[1], BLOCK):
-        block = slice(first, first + BLOCK)
+        ours, theirs = (rows[:, first : first + BLOCK].unbind() for rows in (own, other))
         for p, q in d2:
             of_pair = None if by is None else (by[0][p], by[1][q])
-            d2[p, q] += _block_distance(own[p, block], other[q, block], work, of_pair)
+            d2[p, q] += _block_distance(ours[p], theirs[q], work, of_pair)
     return torch.tensor([d2[pair] for pair in pairs], dtype=torch.float64)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from pushsum.weighting import dense
 FEW_NODES = 256  #: up to here an (n, n) matrix is cheap; above, only lists of edges are kept
 FEW_TURNS = 64  #: messages of a node that are taken one by one for all nodes at once
 SPARSE = 16  #: a matrix product does this many zeros in the time of one gathered row
+WORK = 2**15  #: float64 numbers that stay in a core's cache while they are added up
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,9 +39,15 @@ class Graph:
         return [order[turn == k] for k in range(int(turn.max()) + 1)]
 
 
-def mixer(
-    graph: Graph, weights: Tensor, wire: torch.dtype | None = None
-) -> Callable[[Tensor], Tensor]:
+class Mixer(Protocol):
+    """What the nodes hold of what they sent."""
+
+    def __call__(self, value: Tensor, out: Tensor | None = None) -> Tensor:
+        """(n, d) -> (n, d), written into `out` if there is one."""
+        ...
+
+
+def mixer(graph: Graph, weights: Tensor, wire: torch.dtype | None = None) -> "Mixer":
     """value (n, d) -> sum_j w_ij value_j (n, d), accumulated in float64 and rounded once.
 
     Args:
@@ -53,30 +61,32 @@ def mixer(
     in_order = _sums_by_turn if few_turns else _segment_sums
     quick = _product if n <= FEW_NODES and SPARSE * len(weights) > n**2 else in_order
 
-    def mix(value: Tensor) -> Tensor:
+    def mix(value: Tensor, out: Tensor | None = None) -> Tensor:
         sums = in_order if value.dtype == torch.float64 else quick
         add_up = sums(graph, weights.to(value.device))
-        held = torch.empty_like(value)
-        width = max(1, BLOCK // n)
+        held = torch.empty_like(value) if out is None else out
+        width = max(1, WORK // n)
+        room = torch.empty(2, n * width, dtype=torch.float64, device=value.device)
         for first in range(0, value.shape[1], width):
             some = slice(first, first + width)
-            own = value[:, some].contiguous()
-            sent = own if wire is None else own.to(wire)
-            total = add_up(sent)
-            if sent.dtype != own.dtype:
-                total += own.double() - sent.double()
+            own = value[:, some]
+            sent, total = room[:, : own.numel()].unflatten(1, own.shape)
+            sent.copy_(own if wire is None else own.to(wire))
+            add_up(sent, total)
+            if wire is not None:
+                total += own.double() - sent
             held[:, some] = total
         return held
 
     return mix
 
 
-Sums = Callable[[Tensor], Tensor]  #: (n, k) of any dtype -> (n, k) float64
+Sums = Callable[[Tensor, Tensor], object]  #: (n, k) float64, and where their sums are written
 
 
 def _product(graph: Graph, weights: Tensor) -> Sums:
     W = dense(graph.n, graph.senders, graph.receivers, weights).to(weights.device)
-    return lambda sent: torch.mm(W, sent.double())
+    return lambda sent, total: torch.mm(W, sent, out=total)
 
 
 def _sums_by_turn(graph: Graph, weights: Tensor) -> Sums:
@@ -87,15 +97,14 @@ def _sums_by_turn(graph: Graph, weights: Tensor) -> Sums:
         for k in graph.turns
     ]
 
-    def add_up(sent: Tensor) -> Tensor:
-        held = torch.zeros(sent.shape, dtype=torch.float64, device=device)
+    def add_up(sent: Tensor, total: Tensor) -> None:
+        total.zero_()
         for sent_by, received_by, weight in messages:
-            given = sent.index_select(0, sent_by).double().mul_(weight)
+            given = sent.index_select(0, sent_by).mul_(weight)
             if len(received_by) == graph.n:
-                held += given
+                total += given
             else:
-                held[received_by] += given
-        return held
+                total[received_by] += given
 
     return add_up
 
@@ -104,12 +113,11 @@ def _segment_sums(graph: Graph, weights: Tensor) -> Sums:
     """Sums by receiver, in the order of the senders: some messages at a time."""
     senders, receivers = graph.senders.to(weights.device), graph.receivers.to(weights.device)
 
-    def add_up(sent: Tensor) -> Tensor:
-        held = torch.zeros(sent.shape, dtype=torch.float64, device=weights.device)
+    def add_up(sent: Tensor, total: Tensor) -> None:
+        total.zero_()
         for first in range(0, len(senders), BLOCK):
             some = slice(first, first + BLOCK)
-            given = sent.index_select(0, senders[some]).double().mul_(weights[some, None])
-            held.index_add_(0, receivers[some], given)
-        return held
+            given = sent.index_select(0, senders[some]).mul_(weights[some, None])
+            total.index_add_(0, receivers[some], given)
 
     return add_up

@@ -19,9 +19,9 @@ from pushsum.engines import tree
 from pushsum.engines.arithmetic import BLOCK, LONG, column_blocks, distances
 from pushsum.engines.arrivals import Arrivals
 from pushsum.engines.engine import HEAD, Known, Moment, Setup, average, check_count
-from pushsum.engines.mixing import FEW_NODES, Graph, mixer
+from pushsum.engines.mixing import FEW_NODES, Graph, Mixer, mixer
 from pushsum.optimizers import as_maker, torch_rule
-from pushsum.protocol import Algorithm, Got, Gradient, Sent, State, own_gradient
+from pushsum.protocol import Algorithm, Got, Gradient, Sent, State, keep_received, own_gradient
 from pushsum.topology import Topology, as_topology
 from pushsum.weighting import View, dense
 
@@ -145,7 +145,7 @@ class Network:
         t, algorithm, rule = now.t + 1, self.setup.algorithm, self.setup.optimizer
         step, d = self.setup.step(t, self.nodes), now.state.x.shape[1]
         exchange = _Exchange(self, now, self.setup.exchange_of(t))
-        whole = tree.Assembly(d)
+        whole = tree.Assembly(d, exchange.received)
         g = gradient() if algorithm.asks == "model" else None
         if g is not None and algorithm.mean_gradient:
             g = g.mean(0, keepdim=True).expand_as(g)
@@ -157,10 +157,9 @@ class Network:
             move, kept = rule.move(kept, y, direction, t)
             sent = algorithm.send(state, carried, move, step)
             after = algorithm.receive(state, carried, move, exchange.deliver(sent, some), step)
-            pushed = sent.compared
             self.bytes += exchange.bytes_of(sent)
-            whole.add(some, (after, algorithm.model(after), kept, pushed))
-        after, y, kept, pushed = whole.whole
+            whole.add(some, (after, kept, sent.compared))
+        after, kept, pushed = whole.whole
         pushed = now.state.x if pushed is None else pushed
         memory, weights = exchange.finish(pushed)
         self.bytes += exchange.heads
@@ -168,7 +167,7 @@ class Network:
             self.bytes += 2 * (len(g) - 1) * d * g.element_size()
         self.seconds["weighting"] += exchange.weighting
         self.seconds["mixing"] += exchange.mixing
-        return Moment(t, after, y, kept, memory, pushed, weights)
+        return Moment(t, after, algorithm.model(after), kept, memory, pushed, weights)
 
     # ----------------------------------------------------------------- on disk
 
@@ -201,9 +200,12 @@ class _Exchange:
         self.wire = network.setup.wire
         self.long = now.state.x.shape[1] >= LONG
         self.weights = torch.empty(0, dtype=torch.float64)
-        self._push: Callable[[Tensor], Tensor] | None = None
-        self._pull: Callable[[Tensor], Tensor] | None = None
+        self._push: Mixer | None = None
+        self._pull: Mixer | None = None
         self._pairs: Pairs | None = None
+        # what `keep_received` leaves is what arrived, so that may lie where it stays
+        stays = network.setup.algorithm.receive is keep_received
+        self.received = torch.empty_like(now.state.x) if stays and number else None
         if number == 0:  # a local move: W = I
             return
         start = perf_counter()
@@ -220,7 +222,7 @@ class _Exchange:
         if sent.push and self._push is None:
             self._weigh()
         start = perf_counter()
-        push = tuple(self._pushed(value) for value in sent.push)
+        push = tuple(self._pushed(value, some) for value in sent.push)
         pull = tuple(self._pulled(value) for value in sent.pull)
         mean = tuple(value.mean(0, keepdim=True).expand_as(value) for value in sent.mean)
         mixed = perf_counter()
@@ -255,9 +257,11 @@ class _Exchange:
         self.a = mixer(graph, self.weights)(self.now.state.a[:, None])[:, 0]
         self.weighting += perf_counter() - start
 
-    def _pushed(self, value: Tensor) -> Tensor:
+    def _pushed(self, value: Tensor, some: slice) -> Tensor:
         assert self._push is not None
-        return self._push(value)
+        if self.received is None:
+            return self._push(value)
+        return self._push(value, self.received[:, some])
 
     def _pulled(self, value: Tensor) -> Tensor:
         if self._pull is None:

@@ -30,10 +30,10 @@ def columns(tree: Any, d: int, some: slice) -> Any:
 
 
 class Assembly:
-    """A tree of (n, d) tensors, put together of columns."""
+    """A tree of (n, d) tensors, put together of columns; some may lie where they belong."""
 
-    def __init__(self, d: int) -> None:
-        self.d = d
+    def __init__(self, d: int, room: Tensor | None = None) -> None:
+        self.d, self.room = d, room
         self.whole: Any = None
 
     def add(self, some: slice, tree: Any) -> None:
@@ -46,12 +46,15 @@ class Assembly:
             self.whole = mapped(tree, lambda v: self._room(v, width))
         places = columns(self.whole, self.d, some)
         for place, part in zip(leaves(places), leaves(tree), strict=True):
-            if place.shape[-1:] == (width,) and place.ndim == 2:
+            if place.shape[-1:] == (width,) and place.ndim == 2 and not place.is_set_to(part):
                 place.copy_(part)
 
     def _room(self, part: Tensor, width: int) -> Tensor:
-        fits = part.ndim == 2 and part.shape[1] == width
-        return part.new_empty(len(part), self.d) if fits else part
+        if part.ndim != 2 or part.shape[1] != width:
+            return part
+        if self.room is not None and part.is_set_to(self.room[:, :width]):
+            return self.room
+        return part.new_empty(len(part), self.d)
 
 
 def leaves(tree: Any) -> list[Tensor]:

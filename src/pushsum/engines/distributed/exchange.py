@@ -38,7 +38,7 @@ from pushsum.engines.engine import Known, Moment, Setup
 from pushsum.protocol import Got, Gradient, Sent
 from pushsum.weighting import View
 
-BUCKET = 4 * BLOCK  #: elements that travel as one message
+BUCKET = 16 * BLOCK  #: elements that travel as one message
 PIECE = 2**15  #: elements of a vector that stay in a core's cache while they are added up
 
 
