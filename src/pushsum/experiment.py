@@ -67,6 +67,7 @@ class Experiment:
     """Everything that a configuration describes, built and ready to run."""
 
     def __init__(self, config: Config) -> None:
+        config.refuse_untrusted()
         self.config = config
         self.device = _device(config.device)
         self.graphs = _topology(config)
@@ -190,6 +191,7 @@ class Experiment:
             **environment(),
             "device": str(self.device),
             "data_sha256": self.data_sha256(),
+            "code_sha256": own_code.hashes(self.config.values),
             "d": self.layout.d,
             "nodes": self.n,
             "classes": self.dataset.classes,

@@ -12,6 +12,7 @@ import typer
 
 from pushsum.cli.common import (
     Pace,
+    Trust,
     complain,
     integer,
     is_source,
@@ -104,6 +105,7 @@ def run(
             metavar="SECONDS",
         ),
     ] = 120.0,
+    trust: Trust = False,
 ) -> None:
     """Train: N nodes, one model each, as the configuration says."""
     engine = engine or (_engine_of(into) if resume else _usual_engine())
@@ -135,7 +137,7 @@ def run(
             raise ValueError(f"{into} holds no run to resume")
         path = into / "config.yaml"
     keep_freed_memory()
-    settings = config.read(path, overrides)
+    settings = config.read(path, overrides, trust)
     if dry_run:
         built = experiment.Experiment(settings)
         _warn(built)
@@ -159,7 +161,7 @@ def run(
         code = launch(built.n, _as_node, settings, task, patience=timeout + 10)
     except Stopped as stopped:
         saved = newest(into, "distributed", built.n)
-        kept = f"step {saved} is saved, go on with: {resuming(into)}"
+        kept = f"step {saved} is saved, go on with: {resuming(into, settings)}"
         complain(f"{stopped}; {'nothing is saved' if saved is None else kept}")
         code = STOPPED
     if code:
@@ -185,7 +187,7 @@ def _as_node(settings: Config, task: Task, meeting: Meeting | None = None) -> No
 
     def last_words(why: str) -> None:
         saved = training.newest(task.into, "distributed", settings.topology.nodes)
-        command = training.resuming(task.into, "distributed")
+        command = training.resuming(task.into, settings, "distributed")
         kept = f"last checkpoint: step {saved}; go on with: {command}"
         complain(
             f"node {os.environ['RANK']}: {why}; "
@@ -239,7 +241,7 @@ def _engine_of(into: Path | None) -> str:
         path = (into or Path()) / "meta.json"
         engine: str = json_value(files.content(path, MOST_META))["engine"]
     except (OSError, ValueError, TypeError, KeyError):
-        return ENGINES[0]  # what is wrong with the run is said later
+        return _usual_engine()  # what is wrong with the run is said later
     return engine
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from pushsum.engines import tree
 from pushsum.engines.arithmetic import BLOCK, LONG, column_blocks, distances
 from pushsum.engines.arrivals import Arrivals
-from pushsum.engines.engine import HEAD, Known, Moment, Setup, average, check_count
+from pushsum.engines.engine import HEAD, Known, Moment, Setup, average, check_count, refuse_tiny
 from pushsum.engines.mixing import FEW_NODES, Graph, mixer
 from pushsum.optimizers import as_maker, torch_rule
 from pushsum.protocol import Algorithm, Got, Gradient, Sent, State, own_gradient
@@ -253,6 +253,7 @@ class _Exchange:
         self.weights = self.network.weighting.along(view, self.wire)
         self._push = mixer(graph, self.weights, self.wire)
         self.a = mixer(graph, self.weights)(self.now.state.a[:, None])[:, 0]
+        refuse_tiny(self.a, self.now.state.x.dtype, range(graph.n), self.now.t + 1)
         self.weighting += perf_counter() - start
 
     def _pushed(self, value: Tensor) -> Tensor:

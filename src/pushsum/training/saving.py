@@ -1,6 +1,5 @@
 """Checkpoints of a run: what is in them, and how a run goes on from one."""
 
-import json
 import os
 from pathlib import Path
 from shlex import quote
@@ -8,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from pushsum import checkpoint, files
+from pushsum import checkpoint, files, own_code
 from pushsum.config import LENGTH, Config
 from pushsum.engines import tree
 from pushsum.engines.engine import Moment
@@ -16,7 +15,10 @@ from pushsum.engines.world import World
 from pushsum.experiment import Experiment
 from pushsum.names import flat
 from pushsum.protocol import State
+from pushsum.reading import json_value
 from pushsum.training.state import RunState
+
+MOST_RECORD = 1 << 20  #: bytes
 
 
 def place(directory: Path, engine: str, node: int) -> Path:
@@ -25,17 +27,29 @@ def place(directory: Path, engine: str, node: int) -> Path:
     return checkpoints if engine == "simulator" else checkpoints / f"node-{node}"
 
 
-def resuming(directory: Path, engine: str | None = None) -> str:
+def resuming(directory: Path, config: Config, engine: str | None = None) -> str:
     """The command that goes on with a run; without an engine it is that of the run."""
     start = "torchrun ... -m " * ("TORCHELASTIC_RUN_ID" in os.environ)
     choice = f"--engine {engine} " if engine else ""
-    return f"{start}pushsum run {choice}--resume --into {quote(str(directory))}"
+    trust = "--trust " * bool(own_code.named(config.values))
+    return f"{start}pushsum run {choice}--resume {trust}--into {quote(str(directory))}"
 
 
 def newest(directory: Path, engine: str, n: int) -> int | None:
     """The newest step that a run can go on from: all nodes have saved it."""
     held = [checkpoint.generations(place(directory, engine, node)) for node in range(n)]
     return max(set(held[0]).intersection(*held), default=None)
+
+
+def never_saved(directory: Path, n: int) -> bool:
+    """Whether a run ended before all of its nodes had saved step 0, which follows one record."""
+    if any(newest(directory, engine, n) is not None for engine in ("simulator", "distributed")):
+        return False
+    path = directory / "records.jsonl"
+    if not path.exists():
+        return True
+    with files.opened(path) as file:
+        return file.read(1 << 20).count(b"\n") < 2
 
 
 def save(directory: Path, world: World, experiment: Experiment, now: RunState) -> None:
@@ -87,8 +101,6 @@ def reopen(
     checkpoint.drop_after(mine, step)
     kept = world.once(lambda: drop_records_after(directory / "records.jsonl", step))
     now.recorded = -1 if kept is None else kept
-    if now.recorded == step:
-        now.losses.clear()
     return now
 
 
@@ -134,7 +146,7 @@ def _continued(experiment: Experiment, step: int, before: dict[str, Any]) -> Con
     config = experiment.config
     if config.gradients == "auto":  # as it was measured when the run began
         config = config.model_copy(update={"gradients": before["gradients"]})
-    was, wanted = flat(before), flat(config.model_dump(mode="json"))
+    was, wanted = flat(before), config.values
     for key in was | wanted:
         if key not in LENGTH and was.get(key) != wanted.get(key):
             raise ValueError(
@@ -163,19 +175,20 @@ def _newest_of_all(mine: Path, world: World) -> int | None:
 
 def drop_records_after(path: Path, step: int) -> int | None:
     """Drop the records of steps that will be taken again; the step of the last that is kept."""
-    kept, last = [], None
-    lines = path.read_text().splitlines()
-    for number, line in enumerate(lines, 1):
-        try:
-            own = json.loads(line)["step"]
-        except (ValueError, TypeError, KeyError):
-            if number == len(lines):
-                break  # a crash cut it short
-            raise ValueError(f"{path}: line {number} is not a record: mend or remove it") from None
-        if own <= step:
-            kept.append(line + "\n")
-            last = own
-    files.write(path, "".join(kept).encode())
+    last = None
+    with files.opened(path, follow=False) as file, files.appearing(path) as kept:
+        for number, line in enumerate(iter(lambda: file.readline(MOST_RECORD), b""), 1):
+            try:
+                own = json_value(line)["step"]
+                if own <= step:
+                    kept.write(line.rstrip() + b"\n")
+                    last = own
+            except (ValueError, TypeError, KeyError):
+                if not file.read(1):
+                    break  # a crash cut it short
+                raise ValueError(
+                    f"{path}: line {number} is not a record: mend or remove it"
+                ) from None
     return last
 
 

@@ -18,7 +18,7 @@ class RunState:
     bytes: int
     seconds: dict[str, float]
     modelled: dict[str, float]
-    losses: list[float]  #: of the steps since the last record
+    losses: list[float]  #: of the steps that the next record tells of, or this step's
     recorded: int = -1  #: the last step that has a record
 
     @property
