@@ -787,6 +787,49 @@ def test_a_run_to_go_on_with_is_made_of_files(
     assert "\n" not in str(caught.value)
 
 
+FORGED: dict[str, Any] = {
+    "x": [torch.zeros(3), torch.zeros(3, 7), torch.zeros(5, 310), torch.zeros(3, 310).double()],
+    "a": [torch.ones(9, dtype=torch.float64), torch.ones(3, 3), torch.ones(3)],
+    "memory": [None, [], "x", -1],
+    "kept": [None, [], "x", -1],
+    "optimizer": [None, [], "x", -1],
+    "bytes": [None, [], {}, "x"],
+    "seconds": [None, [], {}, "x", -1, {"total": "x"}],
+    "modelled": [None, [], {}, "x", -1, {"total": "x"}],
+    "losses": [None, "x", -1, {"a": 1}, [[]]],
+    "config": [None, [], "x", -1, [[1, 2]]],
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(k, v) for k, some in FORGED.items() for v in some])
+def test_what_no_run_has_saved_is_not_gone_on_with(
+    finished: Path, tmp_path: Path, name: str, value: Any
+) -> None:
+    """Its hashes are right."""
+    shutil.copytree(finished, tmp_path / "run")
+    step, tensors, notes = checkpoint.load(finished / "checkpoints")
+    if isinstance(value, torch.Tensor):
+        tensors[name] = value
+    else:
+        notes[name] = value
+    checkpoint.save(tmp_path / "run" / "checkpoints", step, tensors, notes)
+    refusal(training.run, made("steps=4"), tmp_path / "run", lambda step, line: None, True)
+    if isinstance(value, torch.Tensor):
+        assert f" has {name} as torch." in refusal(trained, tmp_path / "run")
+
+
+def test_another_model_than_the_run_had_is_not_tested(finished: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished, tmp_path / "run")
+    path = tmp_path / "run" / "config.yaml"
+    content = yaml.safe_load(path.read_text())
+    for hidden, shape in (([5], (3, 385)), ([4, 4], (3, 330))):
+        content["model"]["hidden"] = hidden
+        path.write_text(yaml.safe_dump(content))
+        assert f"the configuration makes it torch.float32 of shape {shape}" in refusal(
+            command, "evaluate", tmp_path / "run"
+        )
+
+
 @pytest.mark.parametrize("kind", ["pipe", "device", "directory", "large"])
 def test_a_list_of_edges_is_a_file(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "below" / "edges.csv"

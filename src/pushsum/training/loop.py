@@ -27,7 +27,7 @@ from pushsum.experiment import Experiment, environment
 from pushsum.reading import MOST_META, json_value
 from pushsum.training import saving
 from pushsum.training.records import Diverged, last_record, record
-from pushsum.training.state import RunState
+from pushsum.training.state import MODELLED, RunState, phases
 
 Progress = Callable[[int, dict[str, Any] | None], None]  #: (step, record or None)
 
@@ -57,7 +57,7 @@ def run(
             meta = here.once(lambda: _stored_meta(directory, experiment, here))
             now = saving.reopen(directory, here, experiment, from_step)
             meta |= {"finished": False, "diverged": None, "steps": experiment.steps}
-            meta["resumed"] = [*meta.get("resumed", ()), {"step": now.step} | environment()]
+            meta["resumed"].append({"step": now.step} | environment())
         else:
             now = _begun(experiment, here)
             how = "all-reduce" if here.engine(experiment.setup(0)).collective else "messages"
@@ -119,16 +119,13 @@ def _begun(experiment: Experiment, world: World) -> RunState:
             raise Stopped("stopped before step 1; nothing is saved, so start again") from None
         config = config.model_copy(update={"gradients": strategy})
     engine = world.engine(experiment.setup(0))
-    phases = ["gradients", "evaluation", "total", *engine.seconds]
     return RunState(
         config,
         engine.begin(experiment.start()[list(world.nodes)]),
         experiment.start_buffers(len(world.nodes)),
         0,
-        dict.fromkeys(phases, 0.0),
-        dict.fromkeys(
-            ("compute", "transfer", "weighting_hidden", "weighting_exposed", "total"), 0.0
-        ),
+        dict.fromkeys(phases(engine), 0.0),
+        dict.fromkeys(MODELLED, 0.0),
         [],
     )
 
@@ -145,7 +142,7 @@ def _stored_meta(directory: Path, experiment: Experiment, world: World) -> dict[
     try:
         meta = json_value(files.content(path, MOST_META))
         data, code = meta["data_sha256"], dict(meta.get("code_sha256", {}))
-        engine = meta.get("engine", "simulator")
+        engine, meta["resumed"] = meta.get("engine", "simulator"), list(meta.get("resumed", ()))
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise ValueError(
             f"{path} is damaged ({type(error).__name__}: {error}): put the right one back, or "

@@ -5,6 +5,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from pushsum import checkpoint, files, own_code
@@ -13,10 +14,10 @@ from pushsum.engines import tree
 from pushsum.engines.engine import Moment
 from pushsum.engines.world import World
 from pushsum.experiment import Experiment
-from pushsum.names import flat
+from pushsum.names import flat, one_line
 from pushsum.protocol import State
 from pushsum.reading import json_value
-from pushsum.training.state import RunState
+from pushsum.training.state import MODELLED, RunState, phases
 
 MOST_RECORD = 1 << 20  #: bytes
 
@@ -90,13 +91,18 @@ def reopen(
     if from_step is None:
         from_step = _newest_of_all(mine, world)
     step, tensors, notes = checkpoint.load(mine, from_step)
+    where = f"{mine}: the checkpoint of step {step}"
     try:
-        now = _restored_run(world, experiment, step, tensors, notes)
+        config = _continued(experiment, step, dict(notes["config"]))
+        refuse_misfit(tensors, experiment, len(world.nodes), where)
+        now = _restored_run(world, experiment, config, step, tensors, notes)
     except KeyError as error:
         raise ValueError(
-            f"{mine}: the checkpoint of step {step} lacks {error}: it is of another version of "
-            "pushsum, 0.1 perhaps (meta.json names it); go on with that one"
+            f"{where} lacks {error}: it is of another version of pushsum, 0.1 perhaps (meta.json "
+            "names it); go on with that one"
         ) from None
+    except (TypeError, AttributeError, IndexError, RuntimeError) as error:
+        raise ValueError(f"{where} is not that of such a run: {one_line(error)}") from None
     world.listed([step])  # all nodes have what they need
     checkpoint.drop_after(mine, step)
     kept = world.once(lambda: drop_records_after(directory / "records.jsonl", step))
@@ -104,14 +110,30 @@ def reopen(
     return now
 
 
+def refuse_misfit(tensors: dict[str, Tensor], experiment: Experiment, n: int, where: str) -> None:
+    """ValueError if what n nodes have saved is not of the experiment's network."""
+    kind = next(experiment.model.parameters()).dtype
+    expected = {"x": (kind, (n, experiment.layout.d)), "a": (torch.float64, (n,))}
+    for name, buffer in experiment.model.named_buffers():
+        if f"buffers.{name}" in tensors:
+            expected[f"buffers.{name}"] = (buffer.dtype, (n, *buffer.shape))
+    for name, (dtype, shape) in expected.items():
+        t = tensors[name]
+        if (t.dtype, t.shape) != (dtype, shape):
+            raise ValueError(
+                f"{where} has {name} as {t.dtype} of shape {tuple(t.shape)}, and the configuration "
+                f"makes it {dtype} of shape {shape}: put the right one back"
+            )
+
+
 def _restored_run(
     world: World,
     experiment: Experiment,
+    config: Config,
     step: int,
     tensors: dict[str, Tensor],
     notes: dict[str, Any],
 ) -> RunState:
-    config = _continued(experiment, step, notes["config"])
     tensors = {name: value.to(experiment.device) for name, value in tensors.items()}
     x, a, engine = tensors["x"], tensors["a"], world.engine(experiment.setup(step))
     pattern = engine.begin(x)
@@ -134,10 +156,10 @@ def _restored_run(
         config,
         moment,
         _section(tensors, "buffers."),
-        notes["bytes"],
-        notes["seconds"],
-        notes["modelled"],
-        notes["losses"],
+        notes["bytes"] + 0,
+        {phase: notes["seconds"][phase] + 0.0 for phase in phases(engine)},
+        {part: notes["modelled"][part] + 0.0 for part in MODELLED},
+        [loss + 0.0 for loss in notes["losses"]],
     )
 
 

@@ -5,7 +5,15 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from pushsum.config import Config
-from pushsum.engines.engine import Moment
+from pushsum.engines.engine import Engine, Moment
+
+#: What a step would take, of which the last is the sum.
+MODELLED = ("compute", "transfer", "weighting_hidden", "weighting_exposed", "total")
+
+
+def phases(engine: Engine) -> tuple[str, ...]:
+    """Of which the seconds are counted."""
+    return ("gradients", "evaluation", "total", *engine.seconds)
 
 
 @dataclass

@@ -86,6 +86,8 @@ def _restored(directory: Path, trust: bool) -> tuple[Experiment, int, Nodes]:
         raise ValueError(f"{about} is damaged: {one_line(error)}") from None
     step, tensors = _all_nodes(directory, engine, settings.topology.nodes)
     built = Experiment(settings)
+    where = f"{directory}: the checkpoint of step {step}"
+    saving.refuse_misfit(tensors, built, settings.topology.nodes, where)
     tensors = {name: value.to(built.device) for name, value in tensors.items()}
     buffers = {k.removeprefix("buffers."): v for k, v in tensors.items() if k.startswith("buffers")}
     x, a = tensors["x"], tensors["a"]
@@ -107,5 +109,9 @@ def _all_nodes(directory: Path, engine: str, n: int) -> tuple[int, dict[str, Ten
     places = dict.fromkeys(saving.place(directory, engine, node) for node in range(n))
     step = saving.newest(directory, engine, n)
     parts = [checkpoint.load(place, step) for place in places]
-    names = [n for n in parts[0].tensors if n in ("x", "a") or n.startswith("buffers.")]
-    return parts[0].step, {name: torch.cat([p.tensors[name] for p in parts]) for name in names}
+    buffers = [name for name in parts[0].tensors if name.startswith("buffers.")]
+    try:
+        whole = {name: torch.cat([p.tensors[name] for p in parts]) for name in ("x", "a", *buffers)}
+    except (KeyError, RuntimeError) as error:
+        raise ValueError(f"{directory}: its checkpoints do not fit: {one_line(error)}") from None
+    return parts[0].step, whole
