@@ -818,6 +818,20 @@ def test_what_no_run_has_saved_is_not_gone_on_with(
         assert f" has {name} as torch." in refusal(trained, tmp_path / "run")
 
 
+@pytest.mark.parametrize("name", ["memory.2.0", "memory.2.1", "memory.2.2"])
+@pytest.mark.parametrize("value", [torch.zeros(2, 2), torch.zeros(0), torch.zeros(1).double()])
+def test_a_memory_of_other_shapes_is_refused(
+    tmp_path: Path, name: str, value: torch.Tensor
+) -> None:
+    words = ["algorithm.name=SGAP", "algorithm.weighting=moreau:k=1,v=0.1", "topology.name=full"]
+    training.run(made(*words, "steps=1"), tmp_path)
+    step, tensors, notes = checkpoint.load(tmp_path / "checkpoints")
+    assert tensors[name].shape == (6,)
+    checkpoint.save(tmp_path / "checkpoints", step, tensors | {name: value}, notes)
+    said = refusal(training.run, made(*words, "steps=2"), tmp_path, lambda *_: None, True)
+    assert said == "what the exchange remembered is damaged: go on from another step"
+
+
 def test_another_model_than_the_run_had_is_not_tested(finished: Path, tmp_path: Path) -> None:
     shutil.copytree(finished, tmp_path / "run")
     path = tmp_path / "run" / "config.yaml"

@@ -183,6 +183,10 @@ class Network:
             return None
         (n, steps), snapshots, seen = found
         arrivals = Arrivals(n, tuple((step, pairs) for step, pairs in steps))
+        kinds = [(t.dtype, t.shape) for t in seen]
+        like = (len(seen[0]),)
+        if kinds != [(torch.int64, like), (torch.int64, like), (torch.float64, like)]:
+            raise ValueError("what the exchange remembered is damaged: go on from another step")
         return Memory(arrivals, tuple(Snapshot(*s) for s in snapshots), tuple(seen))
 
 
