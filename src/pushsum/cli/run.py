@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -23,7 +23,7 @@ from pushsum.cli.common import (
     show,
     warn,
 )
-from pushsum.names import unknown
+from pushsum.names import flat, unknown
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -245,10 +245,6 @@ def _engine_of(into: Path | None) -> str:
     return engine
 
 
-def _nothing(record: dict[str, Any]) -> None:
-    pass
-
-
 def _tensorboard(into: Path) -> Callable[[dict[str, Any]], None]:
     """Records as scalars under `into`/tensorboard, one tag per number."""
     try:
@@ -264,19 +260,12 @@ def _tensorboard(into: Path) -> Callable[[dict[str, Any]], None]:
         step = record["step"]
         if writer is None:  # now the directory is ours; what an earlier run says of later is void
             writer = SummaryWriter(str(into / "tensorboard"), purge_step=step)
-        for tag, value in _scalars(record):
-            writer.add_scalar(tag, value, step)
+        for key, value in flat(record).items():
+            if isinstance(value, int | float) and key != "step":
+                writer.add_scalar(key.replace(".", "/"), value, step)
         writer.flush()
 
     return write
-
-
-def _scalars(record: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    for key, value in record.items():
-        if isinstance(value, dict):
-            yield from _scalars(value, f"{prefix}{key}/")
-        elif isinstance(value, int | float) and key != "step":
-            yield prefix + key, value
 
 
 def _train(built: Experiment, task: Task, world: World) -> None:
@@ -285,7 +274,7 @@ def _train(built: Experiment, task: Task, world: World) -> None:
     from pushsum.engines.world import STOPPED
 
     chief = world.nodes[0] == 0
-    write = _tensorboard(task.into) if task.tensorboard and chief else _nothing
+    write = _tensorboard(task.into) if task.tensorboard and chief else None
     if chief:
         _warn(built)
     with progress_bar(hidden=not chief) as bar:
@@ -299,7 +288,8 @@ def _train(built: Experiment, task: Task, world: World) -> None:
             pace(step, built.steps)
             if record is not None:
                 say(bar, _summary(built, record))
-                write(record)
+                if write is not None:
+                    write(record)
 
         try:
             record = training.run(built, task.into, progress, task.resume, task.from_step, world)
