@@ -363,7 +363,7 @@ def poisoned(rank):
     model = Vector(torch.zeros(3))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     try:
-        with ps.PushSum(model, optimizer, "full", "lazy:c=0.5", timeout=20):
+        with ps.PushSum(model, optimizer, "full", "lazy:c=0.5", timeout=60):
             for t in range(1, 4):
                 model.x.grad = torch.full((3,), float("nan") if (rank, t) == (1, 2) else 1.0)
                 optimizer.step()

@@ -158,7 +158,7 @@ def test_large_vectors_travel_in_buckets_and_stay_equal():
 
 
 def out_of_step(rank):
-    peers = Peers(timeout=5)
+    peers = Peers(timeout=60)
     peers.agree({})
     exchange = Exchange(peers, Setup(ps.algorithms.sgap(0.1, "lazy:c=0.5"), ps.topology.ring(2)))
     now = exchange.begin(torch.zeros(1, 10))._replace(t=rank)

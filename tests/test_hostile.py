@@ -5,6 +5,7 @@ import hashlib
 import inspect
 import json
 import os
+import pickle
 import shutil
 import signal
 import sys
@@ -20,8 +21,22 @@ from safetensors.torch import save
 from typer.testing import CliRunner
 
 import fake_runs
-from pushsum import checkpoint, config, data, files, report, sweep
+from pushsum import (
+    algorithms,
+    checkpoint,
+    config,
+    data,
+    files,
+    iterate,
+    report,
+    sweep,
+    topology,
+    trained,
+    training,
+)
 from pushsum.cli import app
+from pushsum.experiment import Experiment
+from pushsum.names import flat
 from pushsum.report import curves, pictures, runs
 from pushsum.report.results import collect
 
@@ -579,6 +594,279 @@ def test_a_page_says_nothing_of_where_its_runs_lie(
         assert str(tmp_path.parent) not in report.write(directory)["html"].read_text()
     monkeypatch.chdir(tmp_path / "b")
     assert "<code>b</code>" in report.write(Path())["html"].read_text()
+
+
+# --------------------------------------------------------------------------- code
+
+CODE = """
+from pathlib import Path
+with Path(__file__).with_name("ran").open("a") as file:
+    file.write(".")
+def keep(adjacency, squared_distances):
+    return adjacency.T / adjacency.sum(1)
+def graphs(n):
+    from pushsum import topology
+    return topology.ring(n)
+def method(lr):
+    from pushsum import algorithms
+    return algorithms.sgp(lr)
+"""
+OWN = {
+    "weighting": {"algorithm": {"name": "SGAP", "weighting": "own.py:keep"}},
+    "unused weighting": {"algorithm": {"name": "MSGP", "weighting": "own.py:keep"}},
+    "topology": {"topology": {"name": "own.py:graphs", "nodes": 3}},
+    "method": {"algorithm": {"name": "own.py:method"}},
+}
+SHORT: dict[str, Any] = {
+    "steps": 2,
+    "model": {"hidden": [4]},
+    "gradients": "loop",
+    "topology": {"nodes": 3},
+}
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with a file of code that tells when it is run."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(CODE)
+    return tmp_path
+
+
+def times_run(directory: Path) -> int:
+    path = directory / "ran"
+    count = len(path.read_text()) if path.exists() else 0
+    path.unlink(missing_ok=True)
+    return count
+
+
+def command(*words: object) -> None:
+    answer = CliRunner().invoke(app, [str(word) for word in words])
+    if answer.exception is not None and not isinstance(answer.exception, SystemExit):
+        raise answer.exception
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_files_that_a_file_names_are_run_only_if_they_are_trusted(own: Path, kind: str) -> None:
+    (own / "c.yaml").write_text(yaml.safe_dump(SHORT | OWN[kind]))
+    for words in (
+        ("run", "c.yaml", "--dry-run"),
+        ("run", "c.yaml", "--into", "a"),
+        ("run", "c.yaml", "--into", "a", "--engine", "distributed"),
+        ("sweep", "c.yaml", "seed=0,1", "--into", "b"),
+    ):
+        said = refusal(command, *words)
+        assert f"= {own}/own.py:" in said
+        assert "--trust" in said
+    (cell,) = sweep.read("c.yaml")
+    assert "--trust" in sweep.run_cell(cell, own / "cell")
+    assert not (own / "a").exists()
+    assert not times_run(own)
+    command("run", "c.yaml", "--into", "a", "--trust")
+    assert bool(times_run(own)) == (kind != "unused weighting")
+    (again,) = sweep.read("c.yaml", trust=True)
+    assert pickle.loads(pickle.dumps(again)) == again  # also for those who run it elsewhere
+    assert again != cell
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_a_run_whose_code_is_not_trusted_gives_its_weights(own: Path, kind: str) -> None:
+    typed = [f"{key}={value}" for key, value in flat(SHORT | OWN[kind]).items()]
+    command("run", *typed, "--into", "a")
+    assert bool(times_run(own)) == (kind != "unused weighting")
+    if kind != "topology":
+        command("report", "a")
+    command("evaluate", "a")
+    model = trained(own / "a")
+    _, tensors, _ = checkpoint.load(own / "a" / "checkpoints")
+    weights = torch.cat([p.detach().flatten() for p in model.parameters()])
+    assert weights.allclose(tensors["x"].mean(0))
+    assert "--trust" in refusal(command, "run", "--resume", "steps=3", "--into", "a")
+    assert not times_run(own)
+    meta = json.loads((own / "a" / "meta.json").read_bytes())
+    digest = hashlib.sha256((own / "own.py").read_bytes()).hexdigest()
+    assert meta["code_sha256"] == {f"{own}/own.py": digest}
+    command("run", "--resume", "steps=3", "--trust", "--into", "a")
+    (own / "own.py").write_text(CODE + "# another one")
+    said = refusal(command, "run", "--resume", "steps=4", "--trust", "--into", "a")
+    assert said.startswith(f"{own}/own.py has changed since the run began: put the file back")
+
+
+def test_what_was_typed_vouches_for_itself_alone(own: Path) -> None:
+    (own / "c.yaml").write_text(yaml.safe_dump(SHORT | OWN["topology"]))
+    typed = ["algorithm.name=SGAP", "algorithm.weighting=own.py:keep"]
+    said = refusal(config.read(own / "c.yaml", typed).refuse_untrusted)
+    assert said.startswith(f"topology.name = {own}/own.py:graphs: ")
+    config.read(None, typed).refuse_untrusted()
+    config.read(own / "c.yaml", [*typed, "topology.name=ring"]).refuse_untrusted()
+    for cell in sweep.read(None, ["algorithm.weighting=uniform,own.py:keep"]):
+        cell.config.refuse_untrusted()
+
+
+# --------------------------------------------------------------------------- runs that go on
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four records, of which the first is of step 0."""
+    directory = tmp_path_factory.mktemp("finished") / "run"
+    training.run(made("steps=3"), directory)
+    return directory
+
+
+def made(*words: str) -> Experiment:
+    small = ["model.hidden=[4]", "topology.nodes=3", "gradients=loop", "evaluation.every=0.02"]
+    return Experiment(config.read(None, [*small, *words]))
+
+
+def untimed(directory: Path) -> list[dict[str, Any]]:
+    lines = map(json.loads, (directory / "records.jsonl").read_text().splitlines())
+    return [{k: v for k, v in row.items() if k not in ("seconds", "modelled")} for row in lines]
+
+
+def begun(finished: Path, into: Path, left: str) -> None:
+    """What a run leaves that dies before its first checkpoint is complete."""
+    shutil.copytree(finished, into, ignore=shutil.ignore_patterns("step-*"))
+    first, *_ = (into / "records.jsonl").read_text().splitlines(keepends=True)
+    match left:
+        case "config":
+            (into / "meta.json").unlink()
+            (into / "records.jsonl").unlink()
+        case "meta":
+            (into / "records.jsonl").unlink()
+        case "no record":
+            (into / "records.jsonl").write_text("")
+        case "half a record":
+            (into / "records.jsonl").write_text(first[:100])
+        case "a record":
+            (into / "records.jsonl").write_text(first)
+        case "a node's":
+            (into / "records.jsonl").write_text(first)
+            checkpoint.save(into / "checkpoints" / "node-0", 0, {"x": torch.ones(2)}, {})
+
+
+@pytest.mark.parametrize("resume", [False, True, None])
+@pytest.mark.parametrize(
+    "left", ["config", "meta", "no record", "half a record", "a record", "a node's"]
+)
+def test_what_died_before_it_saved_starts_again(
+    finished: Path, tmp_path: Path, left: str, resume: bool | None
+) -> None:
+    begun(finished, tmp_path / "run", left)
+    training.run(made("steps=3"), tmp_path / "run", resume=resume)
+    assert untimed(tmp_path / "run") == untimed(finished)
+    assert not list(tmp_path.rglob("node-0/step-*"))
+
+
+@pytest.mark.parametrize("resume", [False, True, None])
+def test_records_are_not_lost_with_the_checkpoints(
+    finished: Path, tmp_path: Path, resume: bool | None
+) -> None:
+    shutil.copytree(finished, tmp_path / "run", ignore=shutil.ignore_patterns("step-*"))
+    refusal(training.run, made("steps=3"), tmp_path / "run", lambda step, line: None, resume)
+    assert untimed(tmp_path / "run") == untimed(finished)
+
+
+def test_a_record_that_was_cut_is_made_again_whole(finished: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished, tmp_path / "run")
+    path = tmp_path / "run" / "records.jsonl"
+    path.write_bytes(path.read_bytes()[:-50])
+    training.run(made("steps=3"), tmp_path / "run", resume=True)
+    assert untimed(tmp_path / "run") == untimed(finished)
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "meta.json", "records.jsonl"])
+@pytest.mark.parametrize("kind", ["pipe", "directory", "device", "large"])
+def test_a_run_to_go_on_with_is_made_of_files(
+    finished: Path, tmp_path: Path, name: str, kind: str
+) -> None:
+    shutil.copytree(finished, tmp_path / "run")
+    replaced(tmp_path / "run" / name, kind)
+    with pytest.raises((ValueError, OSError)) as caught:
+        command("run", "--resume", "steps=4", "--into", tmp_path / "run")
+    assert "\n" not in str(caught.value)
+
+
+FORGED: dict[str, Any] = {
+    "x": [torch.zeros(3), torch.zeros(3, 7), torch.zeros(5, 310), torch.zeros(3, 310).double()],
+    "a": [torch.ones(9, dtype=torch.float64), torch.ones(3, 3), torch.ones(3)],
+    "memory": [None, [], "x", -1],
+    "kept": [None, [], "x", -1],
+    "optimizer": [None, [], "x", -1],
+    "bytes": [None, [], {}, "x"],
+    "seconds": [None, [], {}, "x", -1, {"total": "x"}],
+    "modelled": [None, [], {}, "x", -1, {"total": "x"}],
+    "losses": [None, "x", -1, {"a": 1}, [[]]],
+    "config": [None, [], "x", -1, [[1, 2]]],
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(k, v) for k, some in FORGED.items() for v in some])
+def test_what_no_run_has_saved_is_not_gone_on_with(
+    finished: Path, tmp_path: Path, name: str, value: Any
+) -> None:
+    """Its hashes are right."""
+    shutil.copytree(finished, tmp_path / "run")
+    step, tensors, notes = checkpoint.load(finished / "checkpoints")
+    if isinstance(value, torch.Tensor):
+        tensors[name] = value
+    else:
+        notes[name] = value
+    checkpoint.save(tmp_path / "run" / "checkpoints", step, tensors, notes)
+    refusal(training.run, made("steps=4"), tmp_path / "run", lambda step, line: None, True)
+    if isinstance(value, torch.Tensor):
+        assert f" has {name} as torch." in refusal(trained, tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", ["memory.2.0", "memory.2.1", "memory.2.2"])
+@pytest.mark.parametrize("value", [torch.zeros(2, 2), torch.zeros(0), torch.zeros(1).double()])
+def test_a_memory_of_other_shapes_is_refused(
+    tmp_path: Path, name: str, value: torch.Tensor
+) -> None:
+    words = ["algorithm.name=SGAP", "algorithm.weighting=moreau:k=1,v=0.1", "topology.name=full"]
+    training.run(made(*words, "steps=1"), tmp_path)
+    step, tensors, notes = checkpoint.load(tmp_path / "checkpoints")
+    assert tensors[name].shape == (6,)
+    checkpoint.save(tmp_path / "checkpoints", step, tensors | {name: value}, notes)
+    said = refusal(training.run, made(*words, "steps=2"), tmp_path, lambda *_: None, True)
+    assert said == "what the exchange remembered is damaged: go on from another step"
+
+
+def test_another_model_than_the_run_had_is_not_tested(finished: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished, tmp_path / "run")
+    path = tmp_path / "run" / "config.yaml"
+    content = yaml.safe_load(path.read_text())
+    for hidden, shape in (([5], (3, 385)), ([4, 4], (3, 330))):
+        content["model"]["hidden"] = hidden
+        path.write_text(yaml.safe_dump(content))
+        assert f"the configuration makes it torch.float32 of shape {shape}" in refusal(
+            command, "evaluate", tmp_path / "run"
+        )
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "directory", "large"])
+def test_a_list_of_edges_is_a_file(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "below" / "edges.csv"
+    path.parent.mkdir()
+    path.write_text("0,1\n1,0\n")
+    assert topology.parse(str(path), 2).edges(1).tolist() == [[0, 0, 1, 1], [0, 1, 0, 1]]
+    replaced(path, kind)
+    assert refusal(topology.parse, str(path), 2).startswith(f"topology {path}: cannot be read: ")
+
+
+# --------------------------------------------------------------------------- numbers
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+def test_scalars_that_are_too_small_are_noticed(kind: torch.dtype) -> None:
+    """On a comb, node k has half of what node k - 1 has, and hears from that one alone."""
+    nodes = 1200
+    back = [(k, 0) for k in range(1, nodes)]
+    comb = topology.from_edges(nodes, [*back, *((k, k + 1) for k in range(nodes - 1))])
+    x0 = torch.ones(nodes, 1, dtype=kind)
+    steps = iterate(algorithms.sgp(0.1), comb, lambda y, t: torch.zeros_like(y), x0, 4 * nodes)
+    said = refusal(lambda: [None for record in steps if not bool(record.y.isfinite().all())])
+    assert f"too small for {str(kind).removeprefix('torch.')}: y = x / a would be wrong" in said
 
 
 # --------------------------------------------------------------------------- data

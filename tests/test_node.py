@@ -912,7 +912,7 @@ def two_at_once(rank):
     one, other = network(1), network(2)
     optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (one, other)]
     first, second = (
-        ps.PushSum(model, optimizer, "full", timeout=20)
+        ps.PushSum(model, optimizer, "full", timeout=60)
         for model, optimizer in zip((one, other), optimizers, strict=True)
     )
     for t in (1, 2):
@@ -937,7 +937,7 @@ def gives_up(rank):
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     try:
-        with ps.PushSum(model, optimizer, "full", timeout=10):
+        with ps.PushSum(model, optimizer, "full", timeout=60):
             for t in range(1, 4):
                 if (rank, t) == (1, 2):
                     raise ValueError("the data has run out")

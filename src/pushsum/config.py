@@ -19,6 +19,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PrivateAttr,
     SerializerFunctionWrapHandler,
     TypeAdapter,
     ValidationError,
@@ -29,10 +30,10 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
-from pushsum import files, methods, pretrained, topology, weighting
+from pushsum import files, methods, own_code, pretrained, topology, weighting
 from pushsum.batchnorm import BatchNormPolicy
 from pushsum.engines.gradients import Strategy
-from pushsum.names import nearest, one_line
+from pushsum.names import flat, nearest, one_line
 from pushsum.reading import MOST_BYTES, MOST_DEPTH, yaml_value
 
 MOST_SHOWN = 200  #: characters of a value or a key in a message
@@ -292,6 +293,16 @@ class Config(_Section):
     """auto: CUDA where there is one"""
     checkpoint: Count = 1
     """epochs between two checkpoints"""
+    _trusted: frozenset[str] = PrivateAttr(frozenset())  # of what `own_code` may load
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Of all dotted keys, as a file would hold them."""
+        return flat(self.model_dump(mode="json"))
+
+    def refuse_untrusted(self) -> None:
+        """ValueError if it names a file to run that the user has not trusted."""
+        own_code.refuse_untrusted(self.values, self._trusted)
 
     @model_validator(mode="after")
     def _restarts_have_a_time(self) -> "Config":
@@ -303,12 +314,14 @@ class Config(_Section):
         return self
 
 
-def read(path: Path | None, overrides: Iterable[str] = ()) -> Config:
-    """The configuration of a YAML file with `key=value` overrides; ValueError in one line."""
+def read(path: Path | None, overrides: Iterable[str] = (), trust: bool = False) -> Config:
+    """The configuration of a YAML file with `key=value` overrides; ValueError in one line.
+
+    What the overrides name as `FILE.py:name` may be run; what the file names only with `trust`.
+    """
     content = {} if path is None else mapping(path)
-    for override in overrides:
-        _override(content, override)
-    return parse(content)
+    typed = [_override(content, override) for override in overrides]
+    return parse(content, trust or typed)
 
 
 def mapping(path: Path | Traversable) -> dict[str, Any]:
@@ -323,12 +336,21 @@ def mapping(path: Path | Traversable) -> dict[str, Any]:
     return content
 
 
-def parse(content: Mapping[str, Any]) -> Config:
-    """The configuration of a mapping; what is wrong with it is one line."""
+def parse(content: Mapping[str, Any], trust: bool | Sequence[Any] = False) -> Config:
+    """The configuration of a mapping; what is wrong with it is one line.
+
+    Args:
+        content: of sections and keys.
+        trust: whether files that it names as `FILE.py:name` may be run; or the values that may.
+    """
     try:
-        return Config.model_validate(content)
+        found = Config.model_validate(content)
     except ValidationError as error:
         raise ValueError(one_line(_problem(error.errors()[0]))) from None
+    typed = [] if isinstance(trust, bool) else map(own_code.spelled, map(str, trust))
+    code = set(own_code.named(found.values).values())
+    found._trusted = frozenset(code if trust is True else code.intersection(typed))
+    return found
 
 
 def _problem(error: Any) -> str:
@@ -374,6 +396,7 @@ def _several(given: Any) -> bool:
 
 def warnings(config: Config) -> list[str]:
     """What is allowed, but probably not meant."""
+    config.refuse_untrusted()
     found = []
     model, algorithm, place = config.model, config.algorithm, config.topology
     if model.stem == "imagenet" and model.fresh_last_layer and model.pretrained is None:
@@ -436,7 +459,8 @@ def _choices(annotation: Any) -> Iterator[str]:
             yield from _choices(part)
 
 
-def _override(content: dict[Any, Any], override: str) -> None:
+def _override(content: dict[Any, Any], override: str) -> Any:
+    """Set what `key=value` says; the value."""
     key, equals, text = override.partition("=")
     if not equals or not key:
         raise ValueError(f"override {override!r}: write key=value, e.g. algorithm.lr=0.1")
@@ -445,6 +469,7 @@ def _override(content: dict[Any, Any], override: str) -> None:
     except ValueError as error:
         raise ValueError(f"override {_cut(repr(override))}: {error}") from None
     set_value(content, key, value)
+    return value
 
 
 def set_value(content: dict[Any, Any], key: str, value: Any) -> None:

@@ -35,7 +35,7 @@ from pushsum.engines.memory import keep_freed_memory
 from pushsum.engines.parent import ask_to_end, end_with_parent, interrupts_held_back
 from pushsum.engines.world import OneProcess
 from pushsum.experiment import Experiment
-from pushsum.names import counted, flat, one_line
+from pushsum.names import counted, one_line
 from pushsum.reading import MOST_META, json_value, yaml_value
 
 MOST_CELLS = 10_000  #: of a sweep
@@ -60,9 +60,12 @@ def recipes() -> list[str]:
     )
 
 
-def read(source: str | None, overrides: Sequence[str] = ()) -> list[Cell]:
-    """The cells of a recipe (by name or path) with overrides; `key=a,b,c` adds to the grid."""
-    content = _content(source)
+def read(source: str | None, overrides: Sequence[str] = (), trust: bool = False) -> list[Cell]:
+    """The cells of a recipe (by name or path) with overrides; `key=a,b,c` adds to the grid.
+
+    What the overrides name as `FILE.py:name` may be run; what the recipe names only with `trust`.
+    """
+    content, typed = _content(source), list[Any]()
     plan = content.pop("sweep", None) or {}
     if isinstance(plan, str):  # a recipe's; a file of somebody else names no other files
         if plan not in recipes():
@@ -77,13 +80,14 @@ def read(source: str | None, overrides: Sequence[str] = ()) -> list[Cell]:
             values = [yaml_value(value) for value in alternatives(text)]
         except ValueError as error:
             raise ValueError(f"override {override!r}: {error}") from None
+        typed += values
         if any(key in cell for cell in cells):  # what the cells differ in is chosen, not changed
             cells = [cell for cell in cells if cell.get(key) in values]
             if not cells:
                 raise ValueError(f"override {override!r}: no cell of the recipe has that value")
         else:
             grid[key] = values
-    return list(_cells(content, cells, grid))
+    return list(_cells(content, cells, grid, trust or typed))
 
 
 def _plan(source: str | None, plan: Any) -> tuple[list[dict[str, Any]], dict[str, list[Any]]]:
@@ -114,7 +118,10 @@ def _content(source: str | None) -> dict[str, Any]:
 
 
 def _cells(
-    content: dict[str, Any], cells: Sequence[Mapping[str, Any]], grid: Mapping[str, Sequence[Any]]
+    content: dict[str, Any],
+    cells: Sequence[Mapping[str, Any]],
+    grid: Mapping[str, Sequence[Any]],
+    trust: bool | Sequence[Any],
 ) -> Iterator[Cell]:
     count = len(cells) * math.prod(map(len, grid.values()))
     if count > MOST_CELLS:
@@ -131,7 +138,7 @@ def _cells(
             if name in names:
                 raise ValueError(f"two cells of the sweep are called {name}")
             names.add(name)
-            yield Cell(name, parse(whole))
+            yield Cell(name, parse(whole, trust))
 
 
 def run(
@@ -359,7 +366,7 @@ def _difference(stored: Config | None, config: Config) -> str | None:
         return None
     if config.gradients == "auto":  # as it was measured when the cell began
         config = config.model_copy(update={"gradients": stored.gradients})
-    was, here = (flat(c.model_dump(mode="json")) for c in (stored, config))
+    was, here = stored.values, config.values
     return next(
         (
             f"{key} = {was.get(key)}, here {here.get(key)}"

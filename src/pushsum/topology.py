@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pushsum import checks, own_code
+from pushsum import checks, files, own_code
 from pushsum.names import unknown
 from pushsum.randomness import uniforms
 
@@ -26,6 +26,7 @@ Part = TypeVar("Part")
 
 MOST = 10**9  #: nodes
 MOST_DENSE = 20_000  #: nodes of a topology with of the order of n^2 channels
+MOST_EDGES = 1 << 30  #: bytes of a file of edges
 
 
 class NotStronglyConnected(ValueError):
@@ -254,8 +255,8 @@ def spelled(name: str) -> str:
 def _edge_list(file: Path) -> list[tuple[int, int]]:
     """The edges of a file; a heading, blank lines and what follows # are passed over."""
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        lines = files.content(file, MOST_EDGES).decode().splitlines()
+    except (OSError, ValueError) as error:
         raise ValueError(f"topology {file}: cannot be read: {error}") from None
     edges = []
     for number, line in enumerate(lines, 1):

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -22,6 +22,13 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
     from pushsum.config import Config
+
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust", help="Run the files that the configuration names as FILE.py:name; read them."
+    ),
+]
 
 EVERY = 30.0  #: seconds between two lines about progress, where there is no terminal
 

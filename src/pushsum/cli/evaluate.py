@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pushsum.cli.common import show, warn
+from pushsum.cli.common import Trust, show, warn
 from pushsum.names import plain
 
 
@@ -16,6 +16,7 @@ def evaluate(
     runs: Annotated[
         list[Path], typer.Argument(metavar="DIR ...", help="Runs, or directories of runs.")
     ],
+    trust: Trust = False,
 ) -> None:
     """Test the models of each run's newest checkpoint with every BatchNorm policy."""
     from rich.markup import escape
@@ -37,7 +38,7 @@ def evaluate(
     if not found:
         load(runs[0])  # says why there is none
     for run in found:
-        step, results, own, refused = tested(run)
+        step, results, own, refused = tested(run, trust)
         rows = {
             policy: (_percent(found["accuracy"]), f"{found['loss']:.4f}", _mean(own[policy]))
             for policy, found in results.items()

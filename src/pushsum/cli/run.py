@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -12,6 +12,7 @@ import typer
 
 from pushsum.cli.common import (
     Pace,
+    Trust,
     complain,
     integer,
     is_source,
@@ -22,7 +23,7 @@ from pushsum.cli.common import (
     show,
     warn,
 )
-from pushsum.names import unknown
+from pushsum.names import flat, unknown
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -104,6 +105,7 @@ def run(
             metavar="SECONDS",
         ),
     ] = 120.0,
+    trust: Trust = False,
 ) -> None:
     """Train: N nodes, one model each, as the configuration says."""
     engine = engine or (_engine_of(into) if resume else _usual_engine())
@@ -135,7 +137,7 @@ def run(
             raise ValueError(f"{into} holds no run to resume")
         path = into / "config.yaml"
     keep_freed_memory()
-    settings = config.read(path, overrides)
+    settings = config.read(path, overrides, trust)
     if dry_run:
         built = experiment.Experiment(settings)
         _warn(built)
@@ -159,7 +161,7 @@ def run(
         code = launch(built.n, _as_node, settings, task, patience=timeout + 10)
     except Stopped as stopped:
         saved = newest(into, "distributed", built.n)
-        kept = f"step {saved} is saved, go on with: {resuming(into)}"
+        kept = f"step {saved} is saved, go on with: {resuming(into, settings)}"
         complain(f"{stopped}; {'nothing is saved' if saved is None else kept}")
         code = STOPPED
     if code:
@@ -185,7 +187,7 @@ def _as_node(settings: Config, task: Task, meeting: Meeting | None = None) -> No
 
     def last_words(why: str) -> None:
         saved = training.newest(task.into, "distributed", settings.topology.nodes)
-        command = training.resuming(task.into, "distributed")
+        command = training.resuming(task.into, settings, "distributed")
         kept = f"last checkpoint: step {saved}; go on with: {command}"
         complain(
             f"node {os.environ['RANK']}: {why}; "
@@ -239,12 +241,8 @@ def _engine_of(into: Path | None) -> str:
         path = (into or Path()) / "meta.json"
         engine: str = json_value(files.content(path, MOST_META))["engine"]
     except (OSError, ValueError, TypeError, KeyError):
-        return ENGINES[0]  # what is wrong with the run is said later
+        return _usual_engine()  # what is wrong with the run is said later
     return engine
-
-
-def _nothing(record: dict[str, Any]) -> None:
-    pass
 
 
 def _tensorboard(into: Path) -> Callable[[dict[str, Any]], None]:
@@ -262,19 +260,12 @@ def _tensorboard(into: Path) -> Callable[[dict[str, Any]], None]:
         step = record["step"]
         if writer is None:  # now the directory is ours; what an earlier run says of later is void
             writer = SummaryWriter(str(into / "tensorboard"), purge_step=step)
-        for tag, value in _scalars(record):
-            writer.add_scalar(tag, value, step)
+        for key, value in flat(record).items():
+            if isinstance(value, int | float) and key != "step":
+                writer.add_scalar(key.replace(".", "/"), value, step)
         writer.flush()
 
     return write
-
-
-def _scalars(record: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    for key, value in record.items():
-        if isinstance(value, dict):
-            yield from _scalars(value, f"{prefix}{key}/")
-        elif isinstance(value, int | float) and key != "step":
-            yield prefix + key, value
 
 
 def _train(built: Experiment, task: Task, world: World) -> None:
@@ -284,7 +275,7 @@ def _train(built: Experiment, task: Task, world: World) -> None:
     from pushsum.engines.world import STOPPED
 
     chief = world.nodes[0] == 0
-    write = _tensorboard(task.into) if task.tensorboard and chief else _nothing
+    write = _tensorboard(task.into) if task.tensorboard and chief else None
     if chief:
         _warn(built)
     with progress_bar(hidden=not chief) as bar:
@@ -298,7 +289,8 @@ def _train(built: Experiment, task: Task, world: World) -> None:
             pace(step, built.steps)
             if record is not None:
                 say(bar, _summary(built, record))
-                write(record)
+                if write is not None:
+                    write(record)
 
         try:
             record = training.run(built, task.into, progress, task.resume, task.from_step, world)
@@ -310,7 +302,7 @@ def _train(built: Experiment, task: Task, world: World) -> None:
         except Corrupt as problem:
             if problem.older is None:
                 raise
-            command = f"{training.resuming(task.into)} --from-step {problem.older}"
+            command = f"{training.resuming(task.into, built.config)} --from-step {problem.older}"
             raise ValueError(f"{problem}; go on from there with: {command}") from None
     if chief:
         test, had = record["test"], " had finished already:" * (pace.start is None)

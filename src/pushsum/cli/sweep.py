@@ -9,6 +9,7 @@ import typer
 
 from pushsum.cli.common import (
     Pace,
+    Trust,
     complain,
     integer,
     is_source,
@@ -49,6 +50,7 @@ def sweep(
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the cells only.")] = False,
+    trust: Trust = False,
 ) -> None:
     """A grid of runs: KEY=A,B,C tries every value. Finished cells are skipped on a rerun."""
     if jobs < 1:
@@ -61,7 +63,7 @@ def sweep(
     from pushsum.engines.memory import keep_freed_memory
 
     source = words.pop(0) if words and is_source(words[0]) else None
-    cells = sweeps.read(source, words)
+    cells = sweeps.read(source, words, trust)
     if dry_run:
         for cell in cells:
             typer.echo(cell.name)

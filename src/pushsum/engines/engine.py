@@ -1,6 +1,6 @@
 """What every engine does alike: what a run is made of, and what changes from step to step."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -149,6 +149,21 @@ class Known:
 def average(x: Tensor, a: Tensor) -> Tensor:
     """(d,) the network's average parameter: the sum of x over the sum of a, added up in float64."""
     return (x.sum(0, dtype=torch.float64) / a.sum()).to(x.dtype)
+
+
+def refuse_tiny(a: Tensor, kind: torch.dtype, nodes: Sequence[int], t: int) -> None:
+    """ValueError if x = a y is so small that its dtype cuts its digits, and y = x / a is wrong.
+
+    What is sqrt(eps) times as large as a number of size 1 should still have all of them.
+    """
+    number = torch.finfo(kind)
+    smallest = a.min()
+    if smallest < number.tiny / number.eps**0.5:
+        raise ValueError(
+            f"node {nodes[int(a.argmin())]} has a = {float(smallest):.1e} after step {t}, too "
+            f"small for {str(kind).removeprefix('torch.')}: y = x / a would be wrong; let it hear "
+            "from more nodes" + ", or compute in float64" * (kind != torch.float64)
+        )
 
 
 def check_count(name: str, value: object, least: int, meaning: str) -> None:

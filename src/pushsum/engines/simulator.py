@@ -18,7 +18,7 @@ from torch import Tensor
 from pushsum.engines import tree
 from pushsum.engines.arithmetic import BLOCK, LONG, column_blocks, distances
 from pushsum.engines.arrivals import Arrivals
-from pushsum.engines.engine import HEAD, Known, Moment, Setup, average, check_count
+from pushsum.engines.engine import HEAD, Known, Moment, Setup, average, check_count, refuse_tiny
 from pushsum.engines.mixing import FEW_NODES, Graph, Mixer, mixer
 from pushsum.optimizers import as_maker, torch_rule
 from pushsum.protocol import Algorithm, Got, Gradient, Sent, State, keep_received, own_gradient
@@ -182,6 +182,10 @@ class Network:
             return None
         (n, steps), snapshots, seen = found
         arrivals = Arrivals(n, tuple((step, pairs) for step, pairs in steps))
+        kinds = [(t.dtype, t.shape) for t in seen]
+        like = (len(seen[0]),)
+        if kinds != [(torch.int64, like), (torch.int64, like), (torch.float64, like)]:
+            raise ValueError("what the exchange remembered is damaged: go on from another step")
         return Memory(arrivals, tuple(Snapshot(*s) for s in snapshots), tuple(seen))
 
 
@@ -255,6 +259,7 @@ class _Exchange:
         self.weights = self.network.weighting.along(view, self.wire)
         self._push = mixer(graph, self.weights, self.wire)
         self.a = mixer(graph, self.weights)(self.now.state.a[:, None])[:, 0]
+        refuse_tiny(self.a, self.now.state.x.dtype, range(graph.n), self.now.t + 1)
         self.weighting += perf_counter() - start
 
     def _pushed(self, value: Tensor, some: slice) -> Tensor:

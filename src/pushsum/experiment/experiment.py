@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pushsum import batchnorm, data
+from pushsum import batchnorm, data, own_code
 from pushsum.config import Config, warnings
 from pushsum.data import partition, store
 from pushsum.engines.engine import Setup
@@ -29,6 +29,7 @@ class Experiment:
     """Everything that a configuration describes, built and ready to run."""
 
     def __init__(self, config: Config) -> None:
+        config.refuse_untrusted()
         self.config = config
         self.task = CLASSIFICATION
         self.device = build.device(config.device)
@@ -143,6 +144,7 @@ class Experiment:
             **environment(),
             "device": str(self.device),
             "data_sha256": self.data_sha256(),
+            "code_sha256": own_code.hashes(self.config.values),
             "d": self.layout.d,
             "nodes": self.n,
             "classes": self.dataset.classes,

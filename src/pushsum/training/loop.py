@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 from torch import Tensor
 
-from pushsum import checkpoint, files
+from pushsum import checkpoint, files, own_code
 from pushsum.config import Config
 from pushsum.engines.engine import Engine
 from pushsum.engines.gradients import (
@@ -24,9 +24,10 @@ from pushsum.engines.memory import return_if_large
 from pushsum.engines.world import Abandoned, OneProcess, Stopped, World
 from pushsum.experiment import Experiment, environment
 from pushsum.experiment.costs import TIMES
+from pushsum.reading import MOST_META, json_value
 from pushsum.training import saving
 from pushsum.training.records import Diverged, last_record, record
-from pushsum.training.state import RunState
+from pushsum.training.state import RunState, phases
 
 Progress = Callable[[int, dict[str, Any] | None], None]  #: (step, record or None)
 
@@ -45,18 +46,18 @@ def run(
         experiment: what to run.
         directory: where its files are; no other process may be at work there.
         progress: called after every step.
-        resume: go on with the run in the directory; None: if it has a checkpoint.
+        resume: go on with the run in the directory; None: if it holds one.
         from_step: from this checkpoint, not from the newest.
         world: where the nodes live; None: all in this process.
     """
     with ExitStack() as held:
         here = held.enter_context(world or OneProcess(experiment.n))
         return_if_large(4 * len(here.nodes) * experiment.layout.d)
-        if here.once(lambda: _claimed(directory, resume, held)):
+        if here.once(lambda: _claimed(directory, experiment.config, resume, held)):
             meta = here.once(lambda: _stored_meta(directory, experiment, here))
             now = saving.reopen(directory, here, experiment, from_step)
             meta |= {"finished": False, "diverged": None, "steps": experiment.steps}
-            meta["resumed"] = [*meta.get("resumed", ()), {"step": now.step} | environment()]
+            meta["resumed"].append({"step": now.step} | environment())
         else:
             now = _begun(experiment, here)
             how = "all-reduce" if here.engine(experiment.setup(0)).collective else "messages"
@@ -72,35 +73,40 @@ def run(
             kept, then = "nothing is saved yet", "start again"
             if saved is not None:
                 kept = f"step {saved} is saved and intact"
-                then = f"go on with: {saving.resuming(directory)}"
+                then = f"go on with: {saving.resuming(directory, experiment.config)}"
             raise OSError(
                 f"cannot write to {directory} ({error.strerror or error}): {kept}; make room, "
                 f"then {then}"
             ) from None
 
 
-def _claimed(directory: Path, resume: bool | None, held: ExitStack) -> bool:
-    """Whether to go on with the run in the directory, which is this process's until it ends."""
-    there = any((directory / name).exists() for name in ("meta.json", "records.jsonl"))
-    if resume and not there:
+def _claimed(directory: Path, c: Config, resume: bool | None, held: ExitStack) -> bool:
+    """Whether to go on with the run in the directory, which is this process's until it ends.
+
+    One that died before it had saved anything has nothing to go on from, and starts again.
+    """
+    about = [directory / name for name in ("meta.json", "records.jsonl")]
+    there = any(path.exists() for path in about)
+    if resume and not there and not (directory / "config.yaml").exists():
         raise ValueError(f"{directory} holds no run to resume")
     directory.mkdir(parents=True, exist_ok=True)
     held.enter_context(files.alone(directory / ".lock"))
-    checkpoints = directory / "checkpoints"
-    if there:  # else the directory may be anybody's
-        files.remove_drafts(directory)
-        checkpoint.remove_incomplete(checkpoints)
-    if resume is None:
-        resume = any(checkpoints.rglob("step-*.json"))
-        if not resume:  # what a run left that never saved
-            for name in ("meta.json", "records.jsonl"):
-                (directory / name).unlink(missing_ok=True)
-    elif there and not resume:
+    if not there:  # the directory may be anybody's
+        return False
+    files.remove_drafts(directory)
+    checkpoint.remove_incomplete(directory / "checkpoints")
+    if saving.never_saved(directory, c.topology.nodes):
+        for place in directory.glob("checkpoints/node-*"):
+            checkpoint.drop_after(place, -1)
+        for path in about:
+            path.unlink(missing_ok=True)
+        return False
+    if resume is False:
         raise ValueError(
             f"{directory} holds a run already: name another directory, or go on with: "
-            f"{saving.resuming(directory)}"
+            f"{saving.resuming(directory, c)}"
         )
-    return resume
+    return True
 
 
 def _begun(experiment: Experiment, world: World) -> RunState:
@@ -113,13 +119,12 @@ def _begun(experiment: Experiment, world: World) -> RunState:
             raise Stopped("stopped before step 1; nothing is saved, so start again") from None
         config = config.model_copy(update={"gradients": strategy})
     engine = world.engine(experiment.setup(0))
-    phases = ["gradients", "evaluation", "total", *engine.seconds]
     return RunState(
         config,
         engine.begin(experiment.start()[list(world.nodes)]),
         experiment.start_buffers(len(world.nodes)),
         0,
-        dict.fromkeys(phases, 0.0),
+        dict.fromkeys(phases(engine), 0.0),
         dict.fromkeys(TIMES, 0.0),
         [],
     )
@@ -135,8 +140,9 @@ def measured(experiment: Experiment, world: World) -> Strategy:
 def _stored_meta(directory: Path, experiment: Experiment, world: World) -> dict[str, Any]:
     path = directory / "meta.json"
     try:
-        meta = json.loads(path.read_text())
-        before, engine = meta["data_sha256"], meta.get("engine", "simulator")
+        meta = json_value(files.content(path, MOST_META))
+        data, code = meta["data_sha256"], dict(meta.get("code_sha256", {}))
+        engine, meta["resumed"] = meta.get("engine", "simulator"), list(meta.get("resumed", ()))
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise ValueError(
             f"{path} is damaged ({type(error).__name__}: {error}): put the right one back, or "
@@ -145,12 +151,14 @@ def _stored_meta(directory: Path, experiment: Experiment, world: World) -> dict[
     if engine != world.name:
         raise ValueError(
             f"the run was made by the {engine} engine: go on with: "
-            f"{saving.resuming(directory, engine)}"
+            f"{saving.resuming(directory, experiment.config, engine)}"
         )
-    if before != experiment.data_sha256():
+    changed = [experiment.config.data.name] if data != experiment.data_sha256() else []
+    for file, digest in own_code.hashes(experiment.config.values).items():
+        changed += [file] if code.get(file, digest) != digest else []
+    if changed:
         raise ValueError(
-            f"{experiment.config.data.name} has changed since the run began: put the file back, "
-            "or start another run"
+            f"{changed[0]} has changed since the run began: put the file back, or start another run"
         )
     found: dict[str, Any] = meta
     return found
@@ -210,7 +218,7 @@ def _go_on(
             saving.save(directory, world, experiment, now)
             last_saved = t
         if stops:
-            raise Stopped(f"saved step {t}; go on with: {saving.resuming(directory)}")
+            raise Stopped(f"saved step {t}; go on with: {saving.resuming(directory, c)}")
         if ends:
             break
         try:
@@ -241,6 +249,8 @@ def _one_step(
         now.moment = engine.advance(now.moment, asked, last=True)
     spent = {name: value - before[name] for name, value in engine.seconds.items()}
     assert asked.losses is not None, "a method takes a gradient in every step"
+    if now.recorded == t - 1:  # not before: a record that is damaged is made again
+        now.losses.clear()
     now.losses.append(float(asked.losses.mean()))
     sent = engine.bytes - sent
     now.bytes += sent

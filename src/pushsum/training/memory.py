@@ -8,6 +8,7 @@ from pushsum.engines.engine import Known, Setup
 from pushsum.engines.simulator import Network
 from pushsum.engines.tree import leaves
 from pushsum.experiment import Experiment
+from pushsum.optimizers import optimizer_maker, torch_rule
 from pushsum.protocol import what_is_sent
 
 
@@ -17,12 +18,14 @@ def arrays(experiment: Experiment) -> int:
     Before it: x, y, what was sent, and the snapshots that buffers need. In it: the gradients, and
     the new x, y and what was sent. What the method and the optimizer keep is there twice.
     """
-    d = experiment.layout.d
-    network = Network(Setup(experiment.algorithm, topology.full(1), experiment.rule))
+    c, rule, d = experiment.config.algorithm, experiment.rule, 1000  # like more columns
+    if rule is not None:
+        rule = torch_rule(optimizer_maker(str(c.optimizer), c.lr, c.options), experiment.rate)
+    network = Network(Setup(experiment.algorithm, topology.full(1), rule))
     row = torch.zeros(1, d)
     now = network.advance(network.begin(row), Known(row))
     kept = sum(t.numel() for t in leaves((now.state.kept, now.optimizer))) / d
-    copies = 2 if experiment.rule is not None else 0  # a torch optimizer works on copies of y and g
+    copies = 2 if rule is not None else 0  # a torch optimizer works on copies of y and g
     sent = any(what_is_sent(experiment.algorithm)[:2])
     return round(3 + snapshots(experiment) + 1 + 2 + sent + 2 * kept + copies)
 

@@ -54,7 +54,6 @@ def record(experiment: Experiment, world: World, directory: Path, now: RunState)
 
     line = world.once(write)
     now.seconds["evaluation"] += perf_counter() - start
-    now.losses.clear()
     now.recorded = now.step
     return line
 

@@ -1,22 +1,26 @@
 """Checkpoints of a run: what is in them, and how a run goes on from one."""
 
-import json
 import os
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from pushsum import checkpoint, files
+from pushsum import checkpoint, files, own_code
 from pushsum.config import LENGTH, Config
 from pushsum.engines import tree
 from pushsum.engines.engine import Moment
 from pushsum.engines.world import World
 from pushsum.experiment import Experiment
-from pushsum.names import flat
+from pushsum.experiment.costs import TIMES
+from pushsum.names import flat, one_line
 from pushsum.protocol import State
-from pushsum.training.state import RunState
+from pushsum.reading import json_value
+from pushsum.training.state import RunState, phases
+
+MOST_RECORD = 1 << 20  #: bytes
 
 
 def place(directory: Path, engine: str, node: int) -> Path:
@@ -25,17 +29,29 @@ def place(directory: Path, engine: str, node: int) -> Path:
     return checkpoints if engine == "simulator" else checkpoints / f"node-{node}"
 
 
-def resuming(directory: Path, engine: str | None = None) -> str:
+def resuming(directory: Path, config: Config, engine: str | None = None) -> str:
     """The command that goes on with a run; without an engine it is that of the run."""
     start = "torchrun ... -m " * ("TORCHELASTIC_RUN_ID" in os.environ)
     choice = f"--engine {engine} " if engine else ""
-    return f"{start}pushsum run {choice}--resume --into {quote(str(directory))}"
+    trust = "--trust " * bool(own_code.named(config.values))
+    return f"{start}pushsum run {choice}--resume {trust}--into {quote(str(directory))}"
 
 
 def newest(directory: Path, engine: str, n: int) -> int | None:
     """The newest step that a run can go on from: all nodes have saved it."""
     held = [checkpoint.generations(place(directory, engine, node)) for node in range(n)]
     return max(set(held[0]).intersection(*held), default=None)
+
+
+def never_saved(directory: Path, n: int) -> bool:
+    """Whether a run ended before all of its nodes had saved step 0, which follows one record."""
+    if any(newest(directory, engine, n) is not None for engine in ("simulator", "distributed")):
+        return False
+    path = directory / "records.jsonl"
+    if not path.exists():
+        return True
+    with files.opened(path) as file:
+        return file.read(1 << 20).count(b"\n") < 2
 
 
 def save(directory: Path, world: World, experiment: Experiment, now: RunState) -> None:
@@ -76,30 +92,49 @@ def reopen(
     if from_step is None:
         from_step = _newest_of_all(mine, world)
     step, tensors, notes = checkpoint.load(mine, from_step)
+    where = f"{mine}: the checkpoint of step {step}"
     try:
-        now = _restored_run(world, experiment, step, tensors, notes)
+        config = _continued(experiment, step, dict(notes["config"]))
+        refuse_misfit(tensors, experiment, len(world.nodes), where)
+        now = _restored_run(world, experiment, config, step, tensors, notes)
     except KeyError as error:
         raise ValueError(
-            f"{mine}: the checkpoint of step {step} lacks {error}: it is of another version of "
-            "pushsum, 0.1 perhaps (meta.json names it); go on with that one"
+            f"{where} lacks {error}: it is of another version of pushsum, 0.1 perhaps (meta.json "
+            "names it); go on with that one"
         ) from None
+    except (TypeError, AttributeError, IndexError, RuntimeError) as error:
+        raise ValueError(f"{where} is not that of such a run: {one_line(error)}") from None
     world.listed([step])  # all nodes have what they need
     checkpoint.drop_after(mine, step)
     kept = world.once(lambda: drop_records_after(directory / "records.jsonl", step))
     now.recorded = -1 if kept is None else kept
-    if now.recorded == step:
-        now.losses.clear()
     return now
+
+
+def refuse_misfit(tensors: dict[str, Tensor], experiment: Experiment, n: int, where: str) -> None:
+    """ValueError if what n nodes have saved is not of the experiment's network."""
+    kind = next(experiment.model.parameters()).dtype
+    expected = {"x": (kind, (n, experiment.layout.d)), "a": (torch.float64, (n,))}
+    for name, buffer in experiment.model.named_buffers():
+        if f"buffers.{name}" in tensors:
+            expected[f"buffers.{name}"] = (buffer.dtype, (n, *buffer.shape))
+    for name, (dtype, shape) in expected.items():
+        t = tensors[name]
+        if (t.dtype, t.shape) != (dtype, shape):
+            raise ValueError(
+                f"{where} has {name} as {t.dtype} of shape {tuple(t.shape)}, and the configuration "
+                f"makes it {dtype} of shape {shape}: put the right one back"
+            )
 
 
 def _restored_run(
     world: World,
     experiment: Experiment,
+    config: Config,
     step: int,
     tensors: dict[str, Tensor],
     notes: dict[str, Any],
 ) -> RunState:
-    config = _continued(experiment, step, notes["config"])
     tensors = {name: value.to(experiment.device) for name, value in tensors.items()}
     x, a, engine = tensors["x"], tensors["a"], world.engine(experiment.setup(step))
     pattern = engine.begin(x)
@@ -122,10 +157,10 @@ def _restored_run(
         config,
         moment,
         _section(tensors, "buffers."),
-        notes["bytes"],
-        notes["seconds"],
-        notes["modelled"],
-        notes["losses"],
+        notes["bytes"] + 0,
+        {phase: notes["seconds"][phase] + 0.0 for phase in phases(engine)},
+        {part: notes["modelled"][part] + 0.0 for part in TIMES},
+        [loss + 0.0 for loss in notes["losses"]],
     )
 
 
@@ -134,7 +169,7 @@ def _continued(experiment: Experiment, step: int, before: dict[str, Any]) -> Con
     config = experiment.config
     if config.gradients == "auto":  # as it was measured when the run began
         config = config.model_copy(update={"gradients": before["gradients"]})
-    was, wanted = flat(before), flat(config.model_dump(mode="json"))
+    was, wanted = flat(before), config.values
     for key in was | wanted:
         if key not in LENGTH and was.get(key) != wanted.get(key):
             raise ValueError(
@@ -163,19 +198,20 @@ def _newest_of_all(mine: Path, world: World) -> int | None:
 
 def drop_records_after(path: Path, step: int) -> int | None:
     """Drop the records of steps that will be taken again; the step of the last that is kept."""
-    kept, last = [], None
-    lines = path.read_text().splitlines()
-    for number, line in enumerate(lines, 1):
-        try:
-            own = json.loads(line)["step"]
-        except (ValueError, TypeError, KeyError):
-            if number == len(lines):
-                break  # a crash cut it short
-            raise ValueError(f"{path}: line {number} is not a record: mend or remove it") from None
-        if own <= step:
-            kept.append(line + "\n")
-            last = own
-    files.write(path, "".join(kept).encode())
+    last = None
+    with files.opened(path, follow=False) as file, files.appearing(path) as kept:
+        for number, line in enumerate(iter(lambda: file.readline(MOST_RECORD), b""), 1):
+            try:
+                own = json_value(line)["step"]
+                if own <= step:
+                    kept.write(line.rstrip() + b"\n")
+                    last = own
+            except (ValueError, TypeError, KeyError):
+                if not file.read(1):
+                    break  # a crash cut it short
+                raise ValueError(
+                    f"{path}: line {number} is not a record: mend or remove it"
+                ) from None
     return last
 
 

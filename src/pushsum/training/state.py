@@ -5,7 +5,12 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from pushsum.config import Config
-from pushsum.engines.engine import Moment
+from pushsum.engines.engine import Engine, Moment
+
+
+def phases(engine: Engine) -> tuple[str, ...]:
+    """Of which the seconds are counted."""
+    return ("gradients", "evaluation", "total", *engine.seconds)
 
 
 @dataclass
@@ -18,7 +23,7 @@ class RunState:
     bytes: int
     seconds: dict[str, float]
     modelled: dict[str, float]
-    losses: list[float]  #: of the steps since the last record
+    losses: list[float]  #: of the steps that the next record tells of, or this step's
     recorded: int = -1  #: the last step that has a record
 
     @property

@@ -1,15 +1,16 @@
 """The model of a saved run: to use, or to test in other ways than while it ran."""
 
-import json
 from pathlib import Path
-from typing import NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
 
-from pushsum import checkpoint, config, protocol
+from pushsum import checkpoint, config, files, own_code, protocol
 from pushsum.batchnorm import BatchNormPolicy
 from pushsum.experiment import Experiment
+from pushsum.names import one_line
+from pushsum.reading import MOST_META, json_value
 from pushsum.training import saving
 
 
@@ -29,9 +30,9 @@ class Tested(NamedTuple):
     refused: dict[BatchNormPolicy, str]
 
 
-def tested(directory: Path) -> Tested:
+def tested(directory: Path, trust: bool = False) -> Tested:  # noqa: PT028
     """The newest checkpoint of a run, with every BatchNorm policy; one where they are all alike."""
-    built, step, nodes = _restored(directory)
+    built, step, nodes = _restored(directory, trust)
     policies = get_args(BatchNormPolicy) if nodes.buffers else (built.config.evaluation.batchnorm,)
     answer = Tested(step, {}, {}, {})
     for policy in policies:
@@ -45,7 +46,9 @@ def tested(directory: Path) -> Tested:
     return answer
 
 
-def trained(directory: str | Path, policy: BatchNormPolicy | None = None) -> nn.Module:
+def trained(
+    directory: str | Path, policy: BatchNormPolicy | None = None, trust: bool = False
+) -> nn.Module:
     """The average model of a run's newest checkpoint, in evaluation mode, a copy of its own.
 
     Its inputs are those that `pushsum.data.load(...).scaled(...)` gives.
@@ -54,8 +57,10 @@ def trained(directory: str | Path, policy: BatchNormPolicy | None = None) -> nn.
         directory: what was given to `pushsum run --into`.
         policy: where BatchNorm's statistics come from, "averaged", "recomputed" or "test-batch";
             None: as the run was tested.
+        trust: whether to run files that the model needs and the run's configuration names. Its
+            weighting, method and topology are not needed.
     """
-    built, step, nodes = _restored(Path(directory))
+    built, step, nodes = _restored(Path(directory), trust)
     model = built.evaluator.average_model(*nodes, step, policy=policy)
     for parameter in model.parameters():  # views of one long vector
         parameter.data = parameter.data.clone()
@@ -71,19 +76,34 @@ class Nodes(NamedTuple):
     buffers: dict[str, Tensor]
 
 
-def _restored(directory: Path) -> tuple[Experiment, int, Nodes]:
+def _restored(directory: Path, trust: bool) -> tuple[Experiment, int, Nodes]:
     """A run's experiment, built again, and the step and state of its newest checkpoint."""
     path, about = directory / "config.yaml", directory / "meta.json"
     if not path.exists() or not about.exists():
         raise ValueError(f"{directory} holds no run")
-    settings = config.read(path, [])
-    engine = json.loads(about.read_text()).get("engine", "simulator")
+    settings = config.parse(_without_method(config.mapping(path)), trust)
+    try:
+        engine = json_value(files.content(about, MOST_META)).get("engine", "simulator")
+    except (ValueError, AttributeError) as error:
+        raise ValueError(f"{about} is damaged: {one_line(error)}") from None
     step, tensors = _all_nodes(directory, engine, settings.topology.nodes)
     built = Experiment(settings)
+    where = f"{directory}: the checkpoint of step {step}"
+    saving.refuse_misfit(tensors, built, settings.topology.nodes, where)
     tensors = {name: value.to(built.device) for name, value in tensors.items()}
     buffers = {k.removeprefix("buffers."): v for k, v in tensors.items() if k.startswith("buffers")}
     x, a = tensors["x"], tensors["a"]
     return built, step, Nodes(x, a, protocol.corrected(x, a), buffers)
+
+
+def _without_method(content: dict[str, Any]) -> dict[str, Any]:
+    """A configuration without the code of what a trained model needs no more."""
+    for section in ("algorithm", "topology"):
+        found = content.get(section)
+        if isinstance(found, dict):
+            for key in own_code.named(found):
+                del found[key]
+    return content
 
 
 def _all_nodes(directory: Path, engine: str, n: int) -> tuple[int, dict[str, Tensor]]:
@@ -91,5 +111,9 @@ def _all_nodes(directory: Path, engine: str, n: int) -> tuple[int, dict[str, Ten
     places = dict.fromkeys(saving.place(directory, engine, node) for node in range(n))
     step = saving.newest(directory, engine, n)
     parts = [checkpoint.load(place, step) for place in places]
-    names = [n for n in parts[0].tensors if n in ("x", "a") or n.startswith("buffers.")]
-    return parts[0].step, {name: torch.cat([p.tensors[name] for p in parts]) for name in names}
+    buffers = [name for name in parts[0].tensors if name.startswith("buffers.")]
+    try:
+        whole = {name: torch.cat([p.tensors[name] for p in parts]) for name in ("x", "a", *buffers)}
+    except (KeyError, RuntimeError) as error:
+        raise ValueError(f"{directory}: its checkpoints do not fit: {one_line(error)}") from None
+    return parts[0].step, whole

@@ -34,7 +34,7 @@ from pushsum.engines.arithmetic import (
 from pushsum.engines.arrivals import Arrivals
 from pushsum.engines.distributed.messages import Mail, Message
 from pushsum.engines.distributed.peers import PeerLost, Peers
-from pushsum.engines.engine import Known, Moment, Setup
+from pushsum.engines.engine import Known, Moment, Setup, refuse_tiny
 from pushsum.protocol import Got, Gradient, Sent
 from pushsum.weighting import View
 
@@ -492,7 +492,9 @@ class Round:
         total = 0.0
         for a, w in self.scalars.values():
             total += a * w
-        return torch.tensor([total], dtype=torch.float64)
+        held = torch.tensor([total], dtype=torch.float64)
+        refuse_tiny(held, self.kind.push[0].dtype, [self.peers.rank], self.t)
+        return held
 
     def _held(self, place: int, value: Tensor, out: Tensor, bucket: slice) -> Tensor:
         """What the node holds of one vector's bucket, (1, k)."""
