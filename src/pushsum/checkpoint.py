@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
@@ -23,6 +24,10 @@ from pushsum.reading import json_value
 KEPT = 2  #: generations
 MOST_NOTES = 1 << 26  #: bytes of a generation's JSON: a loss for every step since the last record
 
+DTYPES = (
+    *(torch.float64, torch.float32, torch.bfloat16, torch.float16),
+    *(torch.int64, torch.int32, torch.uint8, torch.bool),
+)
 _JSON = re.compile(r"step-(0|[1-9][0-9]{0,17})\.json")
 
 
@@ -130,6 +135,9 @@ def load(directory: Path, step: int | None = None) -> Checkpoint:
             tensors = load_file(path)  # refuses a file that is longer than its header says
             if hashlib.file_digest(file, "sha256").hexdigest() != digest:
                 raise ValueError("its hash does not match")
+        for name, tensor in tensors.items():
+            if tensor.dtype not in DTYPES:
+                raise ValueError(f"{name} is {tensor.dtype}, which no checkpoint holds")
         return Checkpoint(step, tensors, notes)
     except (ValueError, OSError, SafetensorError) as error:
         older = max((s for s in found if s < step), default=None)
