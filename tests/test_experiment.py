@@ -19,11 +19,11 @@ import yaml
 from safetensors.torch import load_file
 
 from pushsum import checkpoint, config, sweep, training
-from pushsum.engines import mixing, simulator, world
+from pushsum.engines import mixing, runtime, simulator
 from pushsum.engines.engine import Known
 from pushsum.engines.gradients import gradients, stacked_buffers
+from pushsum.engines.runtime import OneProcess
 from pushsum.engines.simulator import Network, iterate
-from pushsum.engines.world import OneProcess
 from pushsum.experiment import Experiment, Sampler, _git_hash
 from pushsum.training import Diverged, loop, run
 from pushsum.training.loop import _refuse_infinite
@@ -303,7 +303,7 @@ def test_published_restart_sets_everything_back(tmp_path):
     assert [row["step"] for row in records(tmp_path)] == [0, 2, 4]
     assert records(tmp_path)[1]["a"] == {"min": 1.0, "max": 1.0}
     saved = checkpoint.load(tmp_path / "checkpoints")
-    exchange = world.OneProcess(6).engine(built.setup(4))
+    exchange = runtime.OneProcess(6).engine(built.setup(4))
     memory = {k.removeprefix("memory."): v for k, v in saved.tensors.items()}
     restored = exchange.restored(memory, saved.notes["memory"])
     # graphs from t = 1: nobody who is heard in the first will be sent to

@@ -23,7 +23,7 @@ from pushsum.engines import engine
 from pushsum.engines.costs import Costs
 from pushsum.engines.engine import Setup
 from pushsum.engines.gradients import Batch, Layout
-from pushsum.engines.world import Abandoned
+from pushsum.engines.runtime import Abandoned
 from pushsum.names import unknown
 from pushsum.optimizers import Rule, optimizer_maker, torch_rule
 from pushsum.protocol import what_is_sent

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pushsum.engines.arithmetic import BLOCK
-from pushsum.engines.world import Abandoned, World
+from pushsum.engines.runtime import Abandoned, Runtime
 from pushsum.experiment import Experiment
 from pushsum.training.state import RunState
 from pushsum.weighting import dense
@@ -24,32 +24,34 @@ class Diverged(ValueError):
     """A loss, a gradient or a parameter is not finite."""
 
 
-def record(experiment: Experiment, world: World, directory: Path, now: RunState) -> dict[str, Any]:
+def record(
+    experiment: Experiment, runtime: Runtime, directory: Path, now: RunState
+) -> dict[str, Any]:
     """Test, and append a line to the records; every process tests its own nodes.
 
     Raises `Abandoned`, in all processes, if one of them was told to stop meanwhile.
     """
     start = perf_counter()
     try:
-        own = experiment.test_nodes(now.moment.y, now.buffers, now.step, lambda: world.stopping)
+        own = experiment.test_nodes(now.moment.y, now.buffers, now.step, lambda: runtime.stopping)
         given_up = 0
     except Abandoned:
         own, given_up = [], 1
-    parts = world.gather(_shown(now, own) | {"given_up": torch.tensor([given_up])})
+    parts = runtime.gather(_shown(now, own) | {"given_up": torch.tensor([given_up])})
 
     def write() -> dict[str, Any]:
         assert parts is not None
         if any(int(part["given_up"]) for part in parts):
             raise Abandoned
         whole = _Whole(parts, now)
-        line = _line(experiment, world, whole, now.step, start)
+        line = _line(experiment, runtime, whole, now.step, start)
         with (directory / "records.jsonl").open("a") as file:
             file.write(json.dumps(line, allow_nan=False) + "\n")
             file.flush()
             os.fsync(file.fileno())
         return line
 
-    line = world.once(write)
+    line = runtime.on_leader(write)
     now.seconds["evaluation"] += perf_counter() - start
     now.losses.clear()
     now.recorded = now.step
@@ -95,10 +97,10 @@ class _Whole:
 
 
 def _line(
-    experiment: Experiment, world: World, whole: _Whole, step: int, start: float
+    experiment: Experiment, runtime: Runtime, whole: _Whole, step: int, start: float
 ) -> dict[str, Any]:
     x, y, weights = whole.x, whole.y, whole.weights
-    test = experiment.test_average(x, whole.a, y, whole.buffers, step, lambda: world.stopping)
+    test = experiment.test_average(x, whole.a, y, whole.buffers, step, lambda: runtime.stopping)
     if not math.isfinite(test["loss"]):
         raise Diverged(
             f"the average model diverged at step {step}: its test loss is not finite; try a "
