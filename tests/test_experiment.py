@@ -905,17 +905,17 @@ def test_a_signal_while_statistics_are_recomputed_is_obeyed_at_once(tmp_path):
             pass
 
     with pytest.raises(training.Stopped, match="saved step 0"):
-        run(built, tmp_path, world=Asked(6))
+        run(built, tmp_path, runtime=Asked(6))
     assert asked <= 4  # of 20 batches
     assert records(tmp_path) == []
 
 
 def test_a_signal_while_the_strategies_are_measured_is_obeyed_at_once(tmp_path):
     built = build("gradients=auto")
-    world = OneProcess(6)
-    world.stopping = True
+    here = OneProcess(6)
+    here.stopping = True
     with pytest.raises(training.Stopped, match="before step 1; nothing is saved, so start again"):
-        run(built, tmp_path / "run", world=world)
+        run(built, tmp_path / "run", runtime=here)
     run(built, tmp_path / "run")
 
 
