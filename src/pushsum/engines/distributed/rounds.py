@@ -54,7 +54,7 @@ class SumRound:
         sent, sums = self._sums.pop(bucket.start)
         for tag in sums:
             self.mail.wait(SUM, tag)
-        return _got(self.a, sent, [(value / self.n)[None] for value in sums.values()])
+        return _got(self.a, sent, [value.div_(self.n)[None] for value in sums.values()])
 
     @cached_property
     def a(self) -> Tensor:
