@@ -20,8 +20,6 @@ ROUNDS = 3
 
 STEP = """
 import json, time, torch, pushsum as ps
-from pushsum.engines.memory import keep_freed_memory
-keep_freed_memory()
 x = torch.randn(6, 11_173_962, generator=torch.Generator().manual_seed(0))
 sgap = ps.algorithms.sgap(0.1, ps.weighting.moreau(k=1e-7, v=0.1))
 zeros, times, start = torch.zeros_like(x), [], time.perf_counter()

@@ -24,10 +24,8 @@ def measure(name: str, directory: Path) -> dict[str, float]:
 
     from pushsum import sweep, training
     from pushsum.config import parse, set_value
-    from pushsum.engines.memory import keep_freed_memory
     from pushsum.experiment import Experiment
 
-    keep_freed_memory()
     chosen = [f"model.name={name}", "algorithm.name=SGAP", "topology.name=full"]
     (cell,) = sweep.read("table1-corrected", chosen)
     content = cell.config.model_dump(mode="json")

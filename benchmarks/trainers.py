@@ -26,8 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import pushsum as ps
 from pushsum import models
-from pushsum.engines.distributed.exchange import Ledger
-from pushsum.engines.memory import keep_freed_memory
+from pushsum.engines.distributed.messages import Ledger
 from pushsum.topology import Topology
 
 BATCH = 1
@@ -254,7 +253,6 @@ def meet() -> None:
 
 
 if __name__ == "__main__":
-    keep_freed_memory()
     torch.set_num_threads(1)
     meet()
     what, rounds = sys.argv[1:]

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pushsum import data, sweep, training
-from pushsum.engines.memory import keep_freed_memory
 from pushsum.names import counted, unknown
 from pushsum.sweep import Cell
 from study import HERE, collect, pretrained
@@ -43,7 +42,6 @@ def main(words: Sequence[str] | None = None) -> None:
                 print(f"{name}/{cell.name}")
         print(counted(sum(map(len, lacking.values())), "cell"))
         return
-    keep_freed_memory()
     failed = []
     for name, waiting in lacking.items():
         prepare(waiting)

@@ -359,6 +359,27 @@ def test_overlap_keeps_momentum_of_parameters_without_a_gradient(overlap, fused)
         torch.testing.assert_close(ours, theirs, rtol=1e-13, atol=1e-13)
 
 
+def test_a_method_knows_the_step_size_of_every_group():
+    """Groups are columns: two in one model are what each is in a model of its own."""
+
+    def trained(rates):
+        models = [Vector(torch.full((2,), rate)) for rate in rates]
+        pairs = zip(models, rates, strict=True)
+        groups = [{"params": model.parameters(), "lr": lr} for model, lr in pairs]
+        optimizer = torch.optim.SGD(groups, lr=1.0)
+        with ps.PushSum(nn.ModuleList(models), optimizer, algorithm="qgm"):
+            for _ in range(5):
+                for model in models:
+                    model.x.grad = model.x.detach() ** 2
+                optimizer.step()
+        return [model.x.detach() for model in models]
+
+    both = trained([0.1, 0.3])
+    assert torch.equal(both[0], trained([0.1])[0])
+    assert torch.equal(both[1], trained([0.3])[0])
+    assert not torch.equal(both[0], both[1])
+
+
 def poisoned(rank):
     model = Vector(torch.zeros(3))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

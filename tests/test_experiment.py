@@ -20,11 +20,11 @@ import yaml
 from safetensors.torch import load_file
 
 from pushsum import checkpoint, config, sweep, training
-from pushsum.engines import mixing, simulator, world
+from pushsum.engines import mixing, runtime, simulator
 from pushsum.engines.engine import Known
 from pushsum.engines.gradients import gradients, stacked_buffers
+from pushsum.engines.runtime import OneProcess
 from pushsum.engines.simulator import Network, iterate
-from pushsum.engines.world import OneProcess
 from pushsum.experiment import Experiment
 from pushsum.experiment.environment import git_hash
 from pushsum.experiment.evaluation import Evaluator
@@ -307,7 +307,7 @@ def test_published_restart_sets_everything_back(tmp_path):
     assert [row["step"] for row in records(tmp_path)] == [0, 2, 4]
     assert records(tmp_path)[1]["a"] == {"min": 1.0, "max": 1.0}
     saved = checkpoint.load(tmp_path / "checkpoints")
-    exchange = world.OneProcess(6).engine(built.setup(4))
+    exchange = runtime.OneProcess(6).engine(built.setup(4))
     memory = {k.removeprefix("memory."): v for k, v in saved.tensors.items()}
     restored = exchange.restored(memory, saved.notes["memory"])
     # graphs from t = 1: nobody who is heard in the first will be sent to
@@ -911,17 +911,17 @@ def test_a_signal_while_statistics_are_recomputed_is_obeyed_at_once(tmp_path):
             pass
 
     with pytest.raises(training.Stopped, match="saved step 0"):
-        run(built, tmp_path, world=Asked(6))
+        run(built, tmp_path, runtime=Asked(6))
     assert asked <= 4  # of 20 batches
     assert records(tmp_path) == []
 
 
 def test_a_signal_while_the_strategies_are_measured_is_obeyed_at_once(tmp_path):
     built = build("gradients=auto")
-    world = OneProcess(6)
-    world.stopping = True
+    here = OneProcess(6)
+    here.stopping = True
     with pytest.raises(training.Stopped, match="before step 1; nothing is saved, so start again"):
-        run(built, tmp_path / "run", world=world)
+        run(built, tmp_path / "run", runtime=here)
     run(built, tmp_path / "run")
 
 

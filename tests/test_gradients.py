@@ -18,7 +18,7 @@ from pushsum.engines.gradients import (
     gradients,
     stacked_buffers,
 )
-from pushsum.engines.world import Abandoned
+from pushsum.engines.runtime import Abandoned
 
 STRATEGIES = ["loop", "threads", "vmap"]
 

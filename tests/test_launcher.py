@@ -16,7 +16,7 @@ import pytest
 
 from pushsum import training
 from pushsum.engines.distributed.launcher import launch
-from pushsum.engines.world import Stopped
+from pushsum.engines.runtime import Stopped
 from tests.ranks import DEADLINE, in_session, until
 from tests.test_processes import records, shared
 
@@ -295,7 +295,7 @@ def test_bad_input_is_one_line(tmp_path, cleanup):
 PREPARED = """
 import sys, time
 from pathlib import Path
-import pushsum.training, pushsum.engines.distributed.world
+import pushsum.training, pushsum.engines.distributed.runtime
 from pushsum.cli import main
 ready, go, *sys.argv[1:] = sys.argv[1:]
 Path(ready).touch()

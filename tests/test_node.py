@@ -1,8 +1,10 @@
 """`PushSum` in a user's own loop: real processes, against the simulator with the same optimizer."""
 
+import copy
 import os
 import re
 import signal
+import warnings
 from contextlib import nullcontext
 from io import BytesIO
 from multiprocessing import Pipe
@@ -13,7 +15,7 @@ from torch import nn
 
 import pushsum as ps
 from pushsum.engines.arithmetic import LONG
-from pushsum.engines.distributed import exchange
+from pushsum.engines.distributed import exchange, rounds
 from pushsum.engines.distributed.peers import PeerLost
 from pushsum.engines.gradients import Batch, Layout, gradients, stacked_buffers
 from pushsum.optimizers import optimizer_maker, torch_rule
@@ -331,13 +333,14 @@ def in_buckets(rank, topology, weighting):
     """The parameters after some steps without and with overlap, and when buckets left."""
     exchange.BUCKET = LONG  # as small as buckets may be
     found, sent = [], []
-    send = exchange.Round.send
+    kind = rounds.SumRound if (topology, weighting) == ("full", "uniform") else rounds.MessageRound
+    send = kind.send
 
     def noticed(step, bucket, values):
         sent.append(model[0].weight.grad is None)  # the backward pass has not come to its end
         send(step, bucket, values)
 
-    exchange.Round.send = noticed
+    kind.send = noticed
     for overlap in (False, True):
         model = wide()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -900,11 +903,11 @@ def test_half_precision_keeps_its_mass():
     """x must not move where the optimizer did not, whatever a is."""
     model = nn.Linear(300, 10).bfloat16()
     with ps.PushSum(model, None) as node:
-        node._state.a.fill_(0.7)
-        node._show(node._state)
-        before = node._state.x.clone()
+        node._state.whole.a.fill_(0.7)
+        node._write_model(node._parameters)
+        before = node._state.whole.x.clone()
         node.push()
-        assert torch.equal(node._state.x, before)
+        assert torch.equal(node._state.whole.x, before)
 
 
 def two_at_once(rank):
@@ -952,3 +955,134 @@ def test_an_error_within_the_block_is_passed_on():
     assert said[1] == "the data has run out"
     for rank in (0, 2):
         assert said[rank].startswith("node 1 gave up: ValueError('the data has run out')")
+
+
+# --------------------------------------------------------------------------- starting together
+
+
+def starts(rank):
+    """What is warned of, and what the model and x are, from other seeds, and from the same."""
+    found = []
+    for seed, broadcast in ((rank // 2, False), (rank // 2, True), (7, False)):
+        model = network(seed)
+        with (
+            warnings.catch_warnings(record=True) as caught,
+            ps.PushSum(model, None, "full", broadcast=broadcast, timeout=60) as node,
+        ):
+            warnings.simplefilter("always")
+            said = [str(warning.message) for warning in caught]
+            found.append((said, flat(model), node.state_dict()["x"]))
+    with pytest.raises(ValueError, match="the nodes differ in broadcast: False at node 0, True"):
+        ps.PushSum(network(), None, "full", broadcast=rank == 2, timeout=60)
+    return found
+
+
+def test_nodes_that_start_apart_are_noticed_or_start_from_node_0():
+    found = on_ranks(3, starts)
+    warned = [[said for said, _, _ in ranks] for ranks in found]
+    line = (
+        "node 2 starts from other parameters than node 0: build the model from the same seed "
+        "everywhere, or write broadcast=True to start from those of node 0"
+    )
+    assert warned == [[[line], [], []], [[], [], []], [[], [], []]]
+    for rank, (apart, together, _) in enumerate(found):
+        assert torch.equal(apart[1], flat(network(rank // 2)))
+        assert torch.equal(together[1], flat(network(0)))
+        assert torch.equal(together[2], flat(network(0)))
+
+
+# --------------------------------------------------------------------------- local moves
+
+
+def within_a_block(rank):
+    """Six steps of blocks of three, whole, and saved and restored after step 4."""
+
+    def made():
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        node = ps.PushSum(
+            model,
+            optimizer,
+            "exponential",
+            "moreau:k=0.5,v=0.1",
+            algorithm="s-addopt",
+            every=3,
+            timeout=60,
+        )
+        return model, optimizer, node
+
+    def go_on(parts, steps):
+        model, optimizer, _ = parts
+        for t in steps:
+            optimizer.zero_grad()
+            x, target = batch(rank, t)
+            nn.functional.cross_entropy(model(x), target).backward()
+            optimizer.step()
+
+    whole, resumed = made(), made()
+    go_on(whole, range(1, 5))
+    states = copy.deepcopy([part.state_dict() for part in whole])
+    go_on(whole, range(5, 10))
+    for part, state in zip(resumed, states, strict=True):
+        part.load_state_dict(state)
+    go_on(resumed, range(5, 10))
+    for *_, node in (whole, resumed):
+        node.close()
+    return [(flat(model), node.a, node.t, node.ledger.bytes) for model, _, node in (whole, resumed)]
+
+
+def test_a_state_is_saved_and_loaded_within_a_block_of_local_moves():
+    d = flat(network()).numel()
+    for whole, resumed in on_ranks(3, within_a_block):
+        assert torch.equal(whole[0], resumed[0])
+        assert whole[1:3] == resumed[1:3]
+        assert whole[3] == 3 * (2 * 8 * d + 24)  # two vectors to one neighbour, three times
+        assert resumed[3] == 2 * (2 * 8 * d + 24)
+
+
+# --------------------------------------------------------------------------- what is not finite
+
+
+def poisoned(rank, algorithm, overlap):
+    """Node 1 has one NaN in the gradient of its first layer, in step 2; what each then holds."""
+    exchange.BUCKET = LONG
+    model = wide()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    line = ""
+    with ps.PushSum(
+        model,
+        optimizer,
+        "full",
+        "lazy:c=0.5",
+        algorithm=algorithm,
+        overlap=overlap,
+        timeout=20,
+    ) as node:
+        if rank == 1:
+            model[0].weight.register_hook(
+                lambda g: g.index_fill(0, torch.tensor([3]), float("nan")) if node.t else g
+            )
+        try:
+            for t in range(1, 4):
+                generator = torch.Generator().manual_seed(10 * t + rank)
+                optimizer.zero_grad()
+                model(torch.randn(8, 210, generator=generator)).square().mean().backward()
+                optimizer.step()
+        except (FloatingPointError, PeerLost) as problem:
+            line = f"{type(problem).__name__}: {problem}"
+    return line, node.t, flat(model).isfinite().all().item()
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "overlap"), [("sgap", False), ("sgap", True), ("allreduce", False)]
+)
+def test_what_is_not_finite_stays_where_it_is(algorithm, overlap):
+    what = "0.weight is not finite after optimizer.step()"
+    if algorithm == "allreduce":
+        what = "the gradient of 0.weight is not finite"
+    line = f"node 1 diverged at step 2: {what}; it was not sent"
+    found = on_ranks(3, poisoned, algorithm, overlap)
+    assert found[1][0] == f"FloatingPointError: {line}"
+    for rank in (0, 2):
+        assert found[rank][0].startswith(f"PeerLost: {line}"), found[rank][0]
+        assert found[rank][1:] == (1, True)

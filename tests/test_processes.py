@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from pushsum import checkpoint, config, training
-from pushsum.engines.distributed import world as world_module
+from pushsum.engines.distributed import runtime as runtime_module
 from pushsum.engines.distributed.peers import PeerLost, Peers
-from pushsum.engines.distributed.world import Processes
+from pushsum.engines.distributed.runtime import Processes
 from pushsum.experiment import Experiment
 from pushsum.experiment.evaluation import Evaluator
 from tests.ranks import DEADLINE, on_ranks, running, until
@@ -29,8 +29,8 @@ def train(rank, directory, overrides, resume=False, timeout=DEADLINE):
     torch.distributed.barrier()  # nobody is late because the machine is busy
     peers = Peers(timeout)
     try:
-        world = Processes(peers, built.config.model_dump(mode="json"))
-        return training.run(built, Path(directory), resume=resume, world=world)
+        runtime = Processes(peers, built.config.model_dump(mode="json"))
+        return training.run(built, Path(directory), resume=resume, runtime=runtime)
     except (PeerLost, training.Stopped, ValueError) as end:
         return f"{type(end).__name__}: {end}"
 
@@ -202,20 +202,20 @@ def test_a_node_that_stops_during_a_record_is_named(tmp_path):
 
 def train_but_wait(rank, directory, seconds, patience):
     """In step 3 every node is told to stop while it computes, and goes on for some time."""
-    world_module.PATIENCE = patience
+    runtime_module.PATIENCE = patience
     original = training.loop._one_step
 
-    def one_step(built, world, now, t, compute, exchange):
+    def one_step(built, runtime, now, t, compute, exchange):
         def slowly(y, batch):
             g, losses = compute(y, batch)
             if t == 3:
                 os.kill(os.getpid(), signal.SIGTERM)
-                while not world.stopping:
+                while not runtime.stopping:
                     time.sleep(0.01)
                 time.sleep(seconds)
             return g, losses
 
-        original(built, world, now, t, slowly, exchange)
+        original(built, runtime, now, t, slowly, exchange)
 
     training.loop._one_step = one_step
     overrides = ["model.name=resnet-small", "model.hidden=null", "model.width=2", "steps=6"]
@@ -244,15 +244,15 @@ def count_keys(rank):
     """How many keys the store has after a few and after many questions."""
     peers = Peers(60)
     found = []
-    with Processes(peers, {}) as world:
+    with Processes(peers, {}) as runtime:
         for _ in range(2):
             for _ in range(10):
-                assert world.once(lambda: "answer") == "answer"
-                world.gather({"x": torch.ones(3)})
-                world.listed([rank])
-            world.gather({"x": torch.ones(3)})  # all have forgotten what was before the last
+                assert runtime.on_leader(lambda: "answer") == "answer"
+                runtime.gather({"x": torch.ones(3)})
+                runtime.all_gather([rank])
+            runtime.gather({"x": torch.ones(3)})  # all have forgotten what was before the last
             found.append(torch.distributed.distributed_c10d._get_default_store().num_keys())
-            world.gather({"x": torch.ones(3)})
+            runtime.gather({"x": torch.ones(3)})
     return found
 
 
@@ -264,10 +264,10 @@ def test_what_has_been_heard_is_forgotten():
 def listen(rank):
     """Another signal than those to stop, whose handler rings the same bell."""
     signal.signal(signal.SIGUSR1, lambda *_: None)
-    with Processes(Peers(60), {}) as world:
+    with Processes(Peers(60), {}) as runtime:
         os.kill(os.getpid(), signal.SIGUSR1)
-        until(lambda: not select.select([world._ear], [], [], 0)[0], "it hears the bell")
-        return world.stopping
+        until(lambda: not select.select([runtime._ear], [], [], 0)[0], "it hears the bell")
+        return runtime.stopping
 
 
 def test_only_signals_to_stop_stop():

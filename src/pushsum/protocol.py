@@ -62,7 +62,7 @@ class Step(NamedTuple):
     t: int  #: from 1 on; 0 where a run begins
     nodes: Tensor  #: (n,) which nodes the rows are
     n: int  #: how many nodes there are in all
-    rate: float | Tensor = 0.0  #: the step size of the local optimizer, or (d,) step sizes
+    rate: float | Tensor = 0.0  #: the step size of the local optimizer, or (1, d) step sizes
     seed: int = 0  #: of what a method draws at random
 
 

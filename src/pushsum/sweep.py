@@ -31,9 +31,8 @@ import torch
 from pushsum import files, training
 from pushsum.config import Config, mapping, parse, set_value
 from pushsum.engines.gradients import Strategy
-from pushsum.engines.memory import keep_freed_memory
 from pushsum.engines.parent import ask_to_end, end_with_parent, interrupts_held_back
-from pushsum.engines.world import OneProcess
+from pushsum.engines.runtime import OneProcess
 from pushsum.experiment import Experiment
 from pushsum.names import counted, one_line
 from pushsum.reading import MOST_META, json_value, yaml_value
@@ -230,7 +229,6 @@ def _stop(processes: Sequence[SpawnProcess], signals: Sequence[int]) -> None:
 def _alone(cell: Cell, directory: Path, answer: Connection) -> None:
     end_with_parent()
     torch.set_num_threads(1)
-    keep_freed_memory()
     answer.send(run_cell(cell, directory))
 
 

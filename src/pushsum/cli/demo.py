@@ -91,11 +91,9 @@ def _train(into: Path, epochs: int, seed: int) -> list[dict[str, Any]]:
     """The recipe `digits`: accuracy and loss of every cell."""
     from pushsum import report, sweep
     from pushsum.cli.sweep import run_cells
-    from pushsum.engines.memory import keep_freed_memory
     from pushsum.methods import ADAPTIVE
     from pushsum.training import last_record
 
-    keep_freed_memory()
     cells = sweep.read("digits", [f"epochs={epochs}", f"seed={seed}"])
     runs = into / f"digits-{epochs}-epochs-seed-{seed}"
     failed = run_cells(cells, runs, jobs=1, quiet=True)

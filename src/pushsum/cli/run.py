@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from pushsum.config import Config
     from pushsum.engines.distributed.peers import Meeting
-    from pushsum.engines.world import World
+    from pushsum.engines.runtime import Runtime
     from pushsum.experiment import Experiment
 
 ENGINES = ("simulator", "distributed")
@@ -122,8 +122,7 @@ def run(
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from pushsum import config, experiment
     from pushsum.config import LENGTH
-    from pushsum.engines.memory import keep_freed_memory
-    from pushsum.engines.world import STOPPED, OneProcess, Stopped
+    from pushsum.engines.runtime import STOPPED, OneProcess, Stopped
 
     launched = "WORLD_SIZE" in os.environ  # by torchrun: this process is one of several
     if resume:
@@ -136,7 +135,6 @@ def run(
         if not (into / "config.yaml").exists():
             raise ValueError(f"{into} holds no run to resume")
         path = into / "config.yaml"
-    keep_freed_memory()
     settings = config.read(path, overrides, trust)
     if dry_run:
         built = experiment.Experiment(settings)
@@ -182,7 +180,7 @@ def _as_node(settings: Config, task: Task, meeting: Meeting | None = None) -> No
     """One of the processes of a run; how it ends is one line of its own."""
     from pushsum import training
     from pushsum.engines.distributed.peers import PeerLost, Peers, take_own_device
-    from pushsum.engines.distributed.world import Failed, Processes
+    from pushsum.engines.distributed.runtime import Failed, Processes
     from pushsum.experiment import Experiment
 
     def last_words(why: str) -> None:
@@ -218,7 +216,7 @@ def _as_node(settings: Config, task: Task, meeting: Meeting | None = None) -> No
         code = 2  # node 0 has said why
     except (ValueError, OSError) as problem:
         if peers is not None:
-            peers.condemn(f"node {peers.rank} gave up: {problem}")
+            peers.announce_failure(f"node {peers.rank} gave up: {problem}")
             peers.leave(0)
         alone = peers is None or peers.rank == 0
         complain(f"{problem}" if alone else f"node {os.environ['RANK']}: {problem}")
@@ -268,13 +266,13 @@ def _tensorboard(into: Path) -> Callable[[dict[str, Any]], None]:
     return write
 
 
-def _train(built: Experiment, task: Task, world: World) -> None:
+def _train(built: Experiment, task: Task, runtime: Runtime) -> None:
     """Run, with a progress bar where the first node is."""
     from pushsum import training
     from pushsum.checkpoint import Corrupt
-    from pushsum.engines.world import STOPPED
+    from pushsum.engines.runtime import STOPPED
 
-    chief = world.nodes[0] == 0
+    chief = runtime.nodes[0] == 0
     write = _tensorboard(task.into) if task.tensorboard and chief else None
     if chief:
         _warn(built)
@@ -293,7 +291,7 @@ def _train(built: Experiment, task: Task, world: World) -> None:
                     write(record)
 
         try:
-            record = training.run(built, task.into, progress, task.resume, task.from_step, world)
+            record = training.run(built, task.into, progress, task.resume, task.from_step, runtime)
         except training.Stopped as stopped:
             bar.stop()
             if chief:

@@ -60,7 +60,6 @@ def sweep(
     if into is None and not dry_run:
         raise ValueError("name the sweep's directory: --into runs/NAME")
     from pushsum import sweep as sweeps
-    from pushsum.engines.memory import keep_freed_memory
 
     source = words.pop(0) if words and is_source(words[0]) else None
     cells = sweeps.read(source, words, trust)
@@ -71,7 +70,6 @@ def sweep(
         return
     assert into is not None
     warn_of(cell.config for cell in cells)
-    keep_freed_memory()
     failed = run_cells(cells, into, jobs, slurm=_parameters(slurm))
     typer.echo(f"{len(cells) - len(failed)} of {len(cells)} cells are finished: {into}")
     if failed:
@@ -90,7 +88,7 @@ def run_cells(
     Without a terminal there are lines instead, unless `quiet`.
     """
     from pushsum import sweep as sweeps
-    from pushsum.engines.world import STOPPED
+    from pushsum.engines.runtime import STOPPED
     from pushsum.training import Stopped
 
     with progress_bar() as bar:

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from pushsum.engines.world import Abandoned
+from pushsum.engines.runtime import Abandoned
 
 Strategy = Literal["loop", "threads", "vmap"]
 Loss = Callable[[Tensor, Tensor], Tensor]  #: (outputs, targets) -> mean loss of the batch

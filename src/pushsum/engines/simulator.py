@@ -145,7 +145,7 @@ class Network:
         t, algorithm, rule = now.t + 1, self.setup.algorithm, self.setup.optimizer
         step, d = self.setup.step(t, self.nodes), now.state.x.shape[1]
         exchange = _Exchange(self, now, self.setup.exchange_of(t))
-        whole = tree.Assembly(d, exchange.received)
+        whole = tree.Assembly(d, room=exchange.received)
         g = gradient() if algorithm.asks == "model" else None
         if g is not None and algorithm.mean_gradient:
             g = g.mean(0, keepdim=True).expand_as(g)

@@ -6,62 +6,72 @@ A tree is a tensor, a number, or a tuple (named or not), list or dict of trees.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
-Leaf = Callable[[Tensor], Tensor]
 
-
-def mapped(tree: Any, change: Leaf) -> Any:
-    """The tree with every tensor changed."""
+def mapped(change: Callable[..., Tensor], tree: Any, *others: Any) -> Any:
+    """The tree of what `change` makes of the tensors in the same place of all trees."""
     if isinstance(tree, Tensor):
-        return change(tree)
+        return change(tree, *others)
     if isinstance(tree, tuple | list):
-        parts = [mapped(part, change) for part in tree]
+        parts = [mapped(change, *same) for same in zip(tree, *others, strict=True)]
         return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
     if isinstance(tree, dict):
-        return {key: mapped(part, change) for key, part in tree.items()}
-    return tree
+        return {key: mapped(change, *(t[key] for t in (tree, *others))) for key in tree}
+    return (tree, *others)[-1]
 
 
 def columns(tree: Any, d: int, some: slice) -> Any:
     """These columns of every (n, d) tensor; views, not copies."""
-    return mapped(tree, lambda v: v[:, some] if v.ndim == 2 and v.shape[1] == d else v)
-
-
-class Assembly:
-    """A tree of (n, d) tensors, put together of columns; some may lie where they belong."""
-
-    def __init__(self, d: int, room: Tensor | None = None) -> None:
-        self.d, self.room = d, room
-        self.whole: Any = None
-
-    def add(self, some: slice, tree: Any) -> None:
-        """These columns; a tree of all columns is taken as it is."""
-        width = some.stop - some.start
-        if width == self.d:
-            self.whole = tree
-            return
-        if self.whole is None:
-            self.whole = mapped(tree, lambda v: self._room(v, width))
-        places = columns(self.whole, self.d, some)
-        for place, part in zip(leaves(places), leaves(tree), strict=True):
-            if place.shape[-1:] == (width,) and place.ndim == 2 and not place.is_set_to(part):
-                place.copy_(part)
-
-    def _room(self, part: Tensor, width: int) -> Tensor:
-        if part.ndim != 2 or part.shape[1] != width:
-            return part
-        if self.room is not None and part.is_set_to(self.room[:, :width]):
-            return self.room
-        return part.new_empty(len(part), self.d)
+    return mapped(lambda v: v[:, some] if v.ndim == 2 and v.shape[1] == d else v, tree)
 
 
 def leaves(tree: Any) -> list[Tensor]:
     """Every tensor of a tree, in order."""
     found: list[Tensor] = []
-    mapped(tree, lambda v: found.append(v) or v)  # type: ignore[func-returns-value]
+    mapped(lambda v: found.append(v) or v, tree)  # type: ignore[func-returns-value]
     return found
+
+
+class Assembly:
+    """A tree of (n, d) tensors, put together of columns.
+
+    Args:
+        d: how many columns there are.
+        whole: a tree to write into.
+        copies: whether a tree of all columns is copied, too, instead of taken as it is.
+        room: an (n, d) tensor in which one of its tensors is written in place.
+    """
+
+    def __init__(
+        self, d: int, whole: Any = None, copies: bool = False, room: Tensor | None = None
+    ) -> None:
+        self.d, self.whole, self.copies, self.room = d, whole, copies, room
+
+    def add(self, some: slice, tree: Any) -> None:
+        """Write these columns; what has none is replaced."""
+        width = some.stop - some.start
+        if width == self.d and not self.copies:
+            self.whole = tree
+            return
+
+        def room(part: Tensor) -> Tensor:
+            if part.ndim != 2 or part.shape[1] != width:
+                return part
+            if self.room is not None and part.is_set_to(self.room[:, some]):
+                return self.room
+            return part.new_empty(len(part), self.d)
+
+        def put(place: Tensor, part: Tensor) -> Tensor:
+            if place.ndim != 2 or place.shape[1] != self.d:
+                return part
+            if not part.is_set_to(place[:, some]):
+                place[:, some] = part
+            return place
+
+        if self.whole is None:
+            self.whole = mapped(room, tree)
+        self.whole = mapped(put, self.whole, tree)
 
 
 # --------------------------------------------------------------------------- on disk
@@ -71,16 +81,15 @@ def saved(tree: Any, name: str = "") -> tuple[dict[str, Tensor], Any]:
     """A tree as named tensors and JSON."""
     if isinstance(tree, Tensor):
         return {name: tree}, {"tensor": name}
-    if isinstance(tree, tuple | list | dict):
-        pairs = tree.items() if isinstance(tree, dict) else enumerate(tree)
-        tensors: dict[str, Tensor] = {}
-        notes: Any = {}
-        for key, part in pairs:
-            found, note = saved(part, f"{name}.{key}" if name else str(key))
-            tensors |= found
-            notes[str(key)] = note
-        return tensors, {"dict": notes} if isinstance(tree, dict) else {"list": [*notes.values()]}
-    return {}, {"plain": tree}
+    if not isinstance(tree, tuple | list | dict):
+        return {}, {"plain": tree}
+    tensors: dict[str, Tensor] = {}
+    notes = []
+    for key, part in tree.items() if isinstance(tree, dict) else enumerate(tree):
+        found, note = saved(part, f"{name}.{key}" if name else str(key))
+        tensors |= found
+        notes.append([key, note] if isinstance(tree, dict) else note)
+    return tensors, {"dict" if isinstance(tree, dict) else "list": notes}
 
 
 def restored(pattern: Any, tensors: Mapping[str, Tensor], notes: Any) -> Any:
@@ -88,7 +97,7 @@ def restored(pattern: Any, tensors: Mapping[str, Tensor], notes: Any) -> Any:
     if "tensor" in notes:
         return tensors[notes["tensor"]]
     if "dict" in notes:
-        return {key: restored(None, tensors, note) for key, note in notes["dict"].items()}
+        return {key: restored(None, tensors, note) for key, note in notes["dict"]}
     if "list" in notes:
         inner = list(pattern) if isinstance(pattern, tuple | list) else []
         inner += [None] * (len(notes["list"]) - len(inner))
@@ -97,8 +106,3 @@ def restored(pattern: Any, tensors: Mapping[str, Tensor], notes: Any) -> Any:
             return type(pattern)(*parts)
         return parts if isinstance(pattern, list) or pattern is None else tuple(parts)
     return notes["plain"]
-
-
-def detached_copy(tree: Any) -> Any:
-    """The tree with memory of its own."""
-    return mapped(tree, torch.clone)

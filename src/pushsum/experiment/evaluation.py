@@ -11,7 +11,7 @@ from pushsum import batchnorm
 from pushsum.config import Config
 from pushsum.engines import engine
 from pushsum.engines.gradients import Layout
-from pushsum.engines.world import Abandoned
+from pushsum.engines.runtime import Abandoned
 from pushsum.experiment.sampling import Feed
 from pushsum.experiment.task import Task
 from pushsum.randomness import stream

@@ -3,7 +3,7 @@
 A run directory holds `config.yaml` (resolved), `meta.json`, `records.jsonl` and `checkpoints/`.
 """
 
-from pushsum.engines.world import Stopped
+from pushsum.engines.runtime import Stopped
 from pushsum.training.loop import Progress, measured, run
 from pushsum.training.memory import arrays
 from pushsum.training.records import Diverged, last_record

@@ -20,8 +20,8 @@ from pushsum.engines.gradients import (
     gradients,
     unchanged_if_abandoned,
 )
-from pushsum.engines.memory import return_if_large
-from pushsum.engines.world import Abandoned, OneProcess, Stopped, World
+from pushsum.engines.memory import keep_freed_memory
+from pushsum.engines.runtime import Abandoned, OneProcess, Runtime, Stopped
 from pushsum.experiment import Experiment, environment
 from pushsum.experiment.costs import TIMES
 from pushsum.reading import MOST_META, json_value
@@ -38,7 +38,7 @@ def run(
     progress: Progress = lambda step, line: None,
     resume: bool | None = False,
     from_step: int | None = None,
-    world: World | None = None,
+    runtime: Runtime | None = None,
 ) -> dict[str, Any]:
     """Run, or go on; returns the last record. Raises `Stopped` when told to stop.
 
@@ -48,22 +48,24 @@ def run(
         progress: called after every step.
         resume: go on with the run in the directory; None: if it holds one.
         from_step: from this checkpoint, not from the newest.
-        world: where the nodes live; None: all in this process.
+        runtime: where the nodes live; None: all in this process.
     """
     with ExitStack() as held:
-        here = held.enter_context(world or OneProcess(experiment.n))
-        return_if_large(4 * len(here.nodes) * experiment.layout.d)
-        if here.once(lambda: _claimed(directory, experiment.config, resume, held)):
-            meta = here.once(lambda: _stored_meta(directory, experiment, here))
+        here = held.enter_context(runtime or OneProcess(experiment.n))
+        keep_freed_memory(4 * len(here.nodes) * experiment.layout.d)
+        if here.on_leader(lambda: _claimed(directory, experiment.config, resume, held)):
+            meta = here.on_leader(lambda: _stored_meta(directory, experiment, here))
             now = saving.reopen(directory, here, experiment, from_step)
             meta |= {"finished": False, "diverged": None, "steps": experiment.steps}
             meta["resumed"].append({"step": now.step} | environment())
         else:
             now = _begun(experiment, here)
             how = "all-reduce" if here.engine(experiment.setup(0)).collective else "messages"
-            meta = here.once(lambda: experiment.meta() | {"engine": here.name, "exchange": how})
+            meta = here.on_leader(
+                lambda: experiment.meta() | {"engine": here.name, "exchange": how}
+            )
         try:
-            here.once(lambda: _write_about(directory, now.config, meta))
+            here.on_leader(lambda: _write_about(directory, now.config, meta))
             return _go_on(experiment, here, directory, meta, now, progress)
         except Diverged as problem:
             _write_meta(directory, meta | {"diverged": str(problem)})
@@ -109,20 +111,20 @@ def _claimed(directory: Path, c: Config, resume: bool | None, held: ExitStack) -
     return True
 
 
-def _begun(experiment: Experiment, world: World) -> RunState:
+def _begun(experiment: Experiment, runtime: Runtime) -> RunState:
     """Before step 1."""
     config = experiment.config
     if config.gradients == "auto":
         try:
-            strategy = world.once(lambda: measured(experiment, world))
+            strategy = runtime.on_leader(lambda: measured(experiment, runtime))
         except Abandoned:
             raise Stopped("stopped before step 1; nothing is saved, so start again") from None
         config = config.model_copy(update={"gradients": strategy})
-    engine = world.engine(experiment.setup(0))
+    engine = runtime.engine(experiment.setup(0))
     return RunState(
         config,
-        engine.begin(experiment.start()[list(world.nodes)]),
-        experiment.start_buffers(len(world.nodes)),
+        engine.begin(experiment.start()[list(runtime.nodes)]),
+        experiment.start_buffers(len(runtime.nodes)),
         0,
         dict.fromkeys(phases(engine), 0.0),
         dict.fromkeys(TIMES, 0.0),
@@ -130,14 +132,14 @@ def _begun(experiment: Experiment, world: World) -> RunState:
     )
 
 
-def measured(experiment: Experiment, world: World) -> Strategy:
+def measured(experiment: Experiment, runtime: Runtime) -> Strategy:
     """The fastest way to compute the gradients of the nodes that live here."""
-    y, batch = experiment.start()[list(world.nodes)], experiment.batch(1, world.nodes)
-    stopping = lambda: world.stopping
+    y, batch = experiment.start()[list(runtime.nodes)], experiment.batch(1, runtime.nodes)
+    stopping = lambda: runtime.stopping
     return fastest(experiment.model, experiment.task.loss, y, batch, stopping=stopping)[0]
 
 
-def _stored_meta(directory: Path, experiment: Experiment, world: World) -> dict[str, Any]:
+def _stored_meta(directory: Path, experiment: Experiment, runtime: Runtime) -> dict[str, Any]:
     path = directory / "meta.json"
     try:
         meta = json_value(files.content(path, MOST_META))
@@ -148,7 +150,7 @@ def _stored_meta(directory: Path, experiment: Experiment, world: World) -> dict[
             f"{path} is damaged ({type(error).__name__}: {error}): put the right one back, or "
             "start another run"
         ) from None
-    if engine != world.name:
+    if engine != runtime.name:
         raise ValueError(
             f"the run was made by the {engine} engine: go on with: "
             f"{saving.resuming(directory, experiment.config, engine)}"
@@ -178,7 +180,7 @@ def _write_meta(directory: Path, meta: dict[str, Any]) -> None:
 
 def _go_on(
     experiment: Experiment,
-    world: World,
+    runtime: Runtime,
     directory: Path,
     meta: dict[str, Any],
     now: RunState,
@@ -187,9 +189,9 @@ def _go_on(
     c = now.config
     assert c.gradients != "auto"
     compute = gradients(
-        c.gradients, experiment.model, experiment.task.loss, now.buffers, lambda: world.stopping
+        c.gradients, experiment.model, experiment.task.loss, now.buffers, lambda: runtime.stopping
     )
-    engine = world.engine(experiment.setup(now.step))
+    engine = runtime.engine(experiment.setup(now.step))
     interval = max(1, round(c.evaluation.every * experiment.steps_per_epoch))
     saving_interval = c.checkpoint * experiment.steps_per_epoch
     last_saved = -1 if now.step == 0 else now.step
@@ -202,48 +204,48 @@ def _go_on(
     while True:
         t = now.step
         if due(t) or t % saving_interval == 0:
-            _refuse_bad_state(world, now)
+            _refuse_bad_state(runtime, now)
         unfinished = due(t) and now.recorded != t
         if unfinished:
             try:
-                line = record(experiment, world, directory, now)
+                line = record(experiment, runtime, directory, now)
             except Abandoned:
                 pass  # the loop ends below; the record is made after resuming
             else:
                 progress(t, line)
                 unfinished = False
         ends = t == experiment.steps
-        stops = unfinished or (not ends and world.stopping and not world.may_begin(t + 1))
+        stops = unfinished or (not ends and runtime.stopping and not runtime.agree_to_start(t + 1))
         if last_saved != t and (t % saving_interval == 0 or ends or stops):
-            saving.save(directory, world, experiment, now)
+            saving.save(directory, runtime, experiment, now)
             last_saved = t
         if stops:
             raise Stopped(f"saved step {t}; go on with: {saving.resuming(directory, c)}")
         if ends:
             break
         try:
-            _one_step(experiment, world, now, t + 1, compute, engine)
+            _one_step(experiment, runtime, now, t + 1, compute, engine)
         except Abandoned:
             continue  # nothing has changed: save, and stop
         if experiment.began(now.step) == now.step:
-            engine = world.engine(experiment.setup(now.step))
+            engine = runtime.engine(experiment.setup(now.step))
             now.moment = engine.begin(now.moment.y)
         progress(now.step, None)
     meta["finished"] = True
-    world.once(lambda: _write_meta(directory, meta))
+    runtime.on_leader(lambda: _write_meta(directory, meta))
     return line or last_record(directory)
 
 
 def _one_step(
     experiment: Experiment,
-    world: World,
+    runtime: Runtime,
     now: RunState,
     t: int,
     compute: Gradients,
     engine: Engine,
 ) -> None:
     start = perf_counter()
-    asked = _Asked(experiment, world, now, t, compute)
+    asked = _Asked(experiment, runtime, now, t, compute)
     before, sent = dict(engine.seconds), engine.bytes
     with unchanged_if_abandoned(now.buffers):
         now.moment = engine.advance(now.moment, asked, last=True)
@@ -258,7 +260,7 @@ def _one_step(
         now.seconds[name] += seconds
     now.seconds["gradients"] += asked.seconds
     now.seconds["total"] += perf_counter() - start
-    here = len(world.nodes)
+    here = len(runtime.nodes)
     modelled = experiment.costs.seconds(asked.seconds / here, spent["weighting"] / here, sent)
     for name, seconds in modelled.items():
         now.modelled[name] += seconds
@@ -268,9 +270,9 @@ class _Asked:
     """The gradients of a step, on the nodes' batches; buffers are updated the first time only."""
 
     def __init__(
-        self, experiment: Experiment, world: World, now: RunState, t: int, compute: Gradients
+        self, experiment: Experiment, runtime: Runtime, now: RunState, t: int, compute: Gradients
     ) -> None:
-        self.experiment, self.world, self.t, self.compute = experiment, world, t, compute
+        self.experiment, self.runtime, self.t, self.compute = experiment, runtime, t, compute
         moment = now.moment
         self.point = experiment.algorithm.gradient_point(moment.state, moment.y)
         self.buffers, self.seconds = now.buffers, 0.0
@@ -278,7 +280,7 @@ class _Asked:
 
     def __call__(self, point: Tensor | None = None) -> Tensor:
         start = perf_counter()
-        batch = self.experiment.batch(self.t, self.world.nodes)
+        batch = self.experiment.batch(self.t, self.runtime.nodes)
         if self.losses is None:
             g, self.losses = self.compute(self.point if point is None else point, batch)
         else:
@@ -286,9 +288,9 @@ class _Asked:
             g, _ = self.compute(self.point if point is None else point, batch)
             for name, value in kept.items():
                 self.buffers[name].copy_(value)
-        if not self.world.may_begin(self.t):  # a pass may take longer than a signal leaves
+        if not self.runtime.agree_to_start(self.t):  # a pass may take longer than a signal leaves
             raise Abandoned
-        _refuse_infinite(self.experiment, self.world, g, self.losses, self.t)
+        _refuse_infinite(self.experiment, self.runtime, g, self.losses, self.t)
         self.seconds += perf_counter() - start
         return g
 
@@ -297,12 +299,12 @@ class _Asked:
         raise ValueError(f"algorithm.name = {name}: it needs gradients of all samples; use iterate")
 
 
-def _refuse_bad_state(world: World, now: RunState) -> None:
+def _refuse_bad_state(runtime: Runtime, now: RunState) -> None:
     """A step may leave the finite numbers although its gradient was finite."""
     x = now.moment.state.x
     if bool(x.sum(1).isfinite().all()) or bool(x.isfinite().all()):
         return
-    node = world.nodes[int((~x.isfinite().all(1)).nonzero()[0])]
+    node = runtime.nodes[int((~x.isfinite().all(1)).nonzero()[0])]
     raise Diverged(
         f"node {node} diverged at step {now.step}: its parameters are not finite; try a smaller "
         "algorithm.lr (the last checkpoint is kept)"
@@ -310,11 +312,11 @@ def _refuse_bad_state(world: World, now: RunState) -> None:
 
 
 def _refuse_infinite(
-    experiment: Experiment, world: World, g: Tensor, losses: Tensor, t: int
+    experiment: Experiment, runtime: Runtime, g: Tensor, losses: Tensor, t: int
 ) -> None:
     if bool(losses.isfinite().all()) and bool(g.sum(1).isfinite().all()):
         return
-    for row, node in enumerate(world.nodes):
+    for row, node in enumerate(runtime.nodes):
         if not bool(losses[row].isfinite()):
             where = "its loss"
         elif not bool(g[row].isfinite().all()):

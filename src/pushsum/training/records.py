@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pushsum.engines.world import Abandoned, World
+from pushsum.engines.runtime import Abandoned, Runtime
 from pushsum.experiment import Experiment
 from pushsum.theory import consensus
 from pushsum.training.state import RunState
@@ -25,7 +25,9 @@ class Diverged(ValueError):
     """A loss, a gradient or a parameter is not finite."""
 
 
-def record(experiment: Experiment, world: World, directory: Path, now: RunState) -> dict[str, Any]:
+def record(
+    experiment: Experiment, runtime: Runtime, directory: Path, now: RunState
+) -> dict[str, Any]:
     """Test, and append a line to the records; every process tests its own nodes.
 
     Raises `Abandoned`, in all processes, if one of them was told to stop meanwhile.
@@ -33,26 +35,26 @@ def record(experiment: Experiment, world: World, directory: Path, now: RunState)
     start = perf_counter()
     try:
         own = experiment.evaluator.nodes(
-            now.moment.y, now.buffers, now.step, lambda: world.stopping
+            now.moment.y, now.buffers, now.step, lambda: runtime.stopping
         )
         given_up = 0
     except Abandoned:
         own, given_up = [], 1
-    parts = world.gather(_shown(now, own) | {"given_up": torch.tensor([given_up])})
+    parts = runtime.gather(_shown(now, own) | {"given_up": torch.tensor([given_up])})
 
     def write() -> dict[str, Any]:
         assert parts is not None
         if any(int(part["given_up"]) for part in parts):
             raise Abandoned
         whole = _Whole(parts, now)
-        line = _line(experiment, world, whole, now.step, start)
+        line = _line(experiment, runtime, whole, now.step, start)
         with (directory / "records.jsonl").open("a") as file:
             file.write(json.dumps(line, allow_nan=False) + "\n")
             file.flush()
             os.fsync(file.fileno())
         return line
 
-    line = world.once(write)
+    line = runtime.on_leader(write)
     now.seconds["evaluation"] += perf_counter() - start
     now.recorded = now.step
     return line
@@ -97,10 +99,10 @@ class _Whole:
 
 
 def _line(
-    experiment: Experiment, world: World, whole: _Whole, step: int, start: float
+    experiment: Experiment, runtime: Runtime, whole: _Whole, step: int, start: float
 ) -> dict[str, Any]:
     x, y, weights = whole.x, whole.y, whole.weights
-    tested, stopping = experiment.evaluator, lambda: world.stopping
+    tested, stopping = experiment.evaluator, lambda: runtime.stopping
     average = tested.average_model(x, whole.a, y, whole.buffers, step, stopping)
     test = tested.test(average, stopping)
     if not math.isfinite(test["loss"]):

@@ -12,7 +12,7 @@ from pushsum import checkpoint, files, own_code
 from pushsum.config import LENGTH, Config
 from pushsum.engines import tree
 from pushsum.engines.engine import Moment
-from pushsum.engines.world import World
+from pushsum.engines.runtime import Runtime
 from pushsum.experiment import Experiment
 from pushsum.experiment.costs import TIMES
 from pushsum.names import flat, one_line
@@ -54,11 +54,11 @@ def never_saved(directory: Path, n: int) -> bool:
         return file.read(1 << 20).count(b"\n") < 2
 
 
-def save(directory: Path, world: World, experiment: Experiment, now: RunState) -> None:
+def save(directory: Path, runtime: Runtime, experiment: Experiment, now: RunState) -> None:
     """Write a generation."""
     moment = now.moment
     trees = {
-        "memory": world.engine(experiment.setup(now.step)).saved(moment.memory),
+        "memory": runtime.engine(experiment.setup(now.step)).saved(moment.memory),
         "kept": tree.saved(moment.state.kept),
         "optimizer": tree.saved(moment.optimizer),
     }
@@ -74,29 +74,29 @@ def save(directory: Path, world: World, experiment: Experiment, now: RunState) -
         "losses": now.losses,
         "config": now.config.model_dump(mode="json"),
     }
-    mine = place(directory, world.name, world.nodes[0])
+    mine = place(directory, runtime.name, runtime.nodes[0])
     checkpoint.save(mine, now.step, tensors, about)
-    common = newest(directory, world.name, experiment.n)  # nodes save some steps apart
+    common = newest(directory, runtime.name, experiment.n)  # nodes save some steps apart
     if common is not None:
         checkpoint.thin_out(mine, common)
 
 
 def reopen(
-    directory: Path, world: World, experiment: Experiment, from_step: int | None
+    directory: Path, runtime: Runtime, experiment: Experiment, from_step: int | None
 ) -> RunState:
     """The run as its newest checkpoint, or that of a step, has it; later records are dropped.
 
     What has a record is read from the records: a record may be newer than the checkpoint.
     """
-    mine = place(directory, world.name, world.nodes[0])
+    mine = place(directory, runtime.name, runtime.nodes[0])
     if from_step is None:
-        from_step = _newest_of_all(mine, world)
+        from_step = _newest_of_all(mine, runtime)
     step, tensors, notes = checkpoint.load(mine, from_step)
     where = f"{mine}: the checkpoint of step {step}"
     try:
         config = _continued(experiment, step, dict(notes["config"]))
-        refuse_misfit(tensors, experiment, len(world.nodes), where)
-        now = _restored_run(world, experiment, config, step, tensors, notes)
+        refuse_misfit(tensors, experiment, len(runtime.nodes), where)
+        now = _restored_run(runtime, experiment, config, step, tensors, notes)
     except KeyError as error:
         raise ValueError(
             f"{where} lacks {error}: it is of another version of pushsum, 0.1 perhaps (meta.json "
@@ -104,9 +104,9 @@ def reopen(
         ) from None
     except (TypeError, AttributeError, IndexError, RuntimeError) as error:
         raise ValueError(f"{where} is not that of such a run: {one_line(error)}") from None
-    world.listed([step])  # all nodes have what they need
+    runtime.all_gather([step])  # all nodes have what they need
     checkpoint.drop_after(mine, step)
-    kept = world.once(lambda: drop_records_after(directory / "records.jsonl", step))
+    kept = runtime.on_leader(lambda: drop_records_after(directory / "records.jsonl", step))
     now.recorded = -1 if kept is None else kept
     return now
 
@@ -128,7 +128,7 @@ def refuse_misfit(tensors: dict[str, Tensor], experiment: Experiment, n: int, wh
 
 
 def _restored_run(
-    world: World,
+    runtime: Runtime,
     experiment: Experiment,
     config: Config,
     step: int,
@@ -136,7 +136,7 @@ def _restored_run(
     notes: dict[str, Any],
 ) -> RunState:
     tensors = {name: value.to(experiment.device) for name, value in tensors.items()}
-    x, a, engine = tensors["x"], tensors["a"], world.engine(experiment.setup(step))
+    x, a, engine = tensors["x"], tensors["a"], runtime.engine(experiment.setup(step))
     pattern = engine.begin(x)
 
     def restored(name: str, like: Any) -> Any:
@@ -184,9 +184,9 @@ def _continued(experiment: Experiment, step: int, before: dict[str, Any]) -> Con
     return config
 
 
-def _newest_of_all(mine: Path, world: World) -> int | None:
+def _newest_of_all(mine: Path, runtime: Runtime) -> int | None:
     """The newest step of which every process has a checkpoint; None: this process says why not."""
-    everyone = world.listed(checkpoint.generations(mine))
+    everyone = runtime.all_gather(checkpoint.generations(mine))
     common = set.intersection(*(set(steps) for steps in everyone))
     if common:
         return max(common)

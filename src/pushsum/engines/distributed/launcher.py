@@ -23,10 +23,10 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 from pushsum.engines.distributed.peers import Meeting
 from pushsum.engines.distributed.store import PipeStore, serve
 from pushsum.engines.parent import ask_to_end, end_with_parent, interrupts_held_back
-from pushsum.engines.world import STOPPED, Stopped
+from pushsum.engines.runtime import STOPPED, Stopped
 
 GRACE = 9.0  #: seconds that processes have to stop in, after a signal
-PRELOADED = ["torch", "pushsum.training", "pushsum.engines.distributed.world"]
+PRELOADED = ["torch", "pushsum.training", "pushsum.engines.distributed.runtime"]
 
 
 def launch(n: int, work: Callable[..., None], *arguments: Any, patience: float) -> int:

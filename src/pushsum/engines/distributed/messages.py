@@ -1,9 +1,11 @@
 """Point-to-point messages of one step: posted together, waited for one by one, counted."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import timedelta
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
@@ -15,12 +17,30 @@ SUM = -1  #: in the place of a peer
 THERE = 1e-4  #: seconds in which a wait ends whose message is there; no back end tells
 
 
-class Message(NamedTuple):
-    """A tensor to or from a peer; messages of a step between the same two differ by `tag`."""
+@dataclass
+class Ledger:
+    """Where the time of the exchanges went, in seconds, and the bytes that were sent.
 
-    peer: int
-    tag: int
-    tensor: Tensor
+    `transfer` is how long messages were under way, and `waiting` the part of it in which the
+    process could do nothing else. `weighting_exposed` is the part of `weighting` for which no
+    message was under way.
+    """
+
+    bytes: int = 0
+    seconds: dict[str, float] = field(
+        default_factory=lambda: dict.fromkeys(
+            ("weighting", "weighting_exposed", "mixing", "transfer", "waiting"), 0.0
+        )
+    )
+
+    @contextmanager
+    def spend(self, *names: str) -> Iterator[None]:
+        """Add the time of a block under these names."""
+        start = perf_counter()
+        yield
+        spent = perf_counter() - start
+        for name in names:
+            self.seconds[name] += spent
 
 
 class Mail:
@@ -29,49 +49,51 @@ class Mail:
     Args:
         peers: the processes.
         t: the step, for what goes wrong.
+        ledger: where bytes and seconds are counted.
     """
 
-    def __init__(self, peers: Peers, t: int) -> None:
-        self.peers, self.t = peers, t
-        self.bytes = 0  #: given to the wire
-        self.waited = 0.0  #: seconds for which this process could do nothing but wait
-        self.ended = 0.0  #: when the last message came that was not there when it was asked for
+    def __init__(self, peers: Peers, t: int, ledger: Ledger) -> None:
+        self.peers, self.t, self.ledger = peers, t, ledger
         self._sent: dict[int, list[tuple[int, Any]]] = {}
         self._awaited: dict[tuple[int, int], Any] = {}
+        self._counted: float | None = None  #: until when `transfer` has been counted
+        self._has_waited = False
 
-    def post(self, sends: Sequence[Message], receives: Sequence[Message]) -> None:
-        """Hand messages to the wire; nothing is waited for."""
-        group = self.peers.group
-        operations = [dist.P2POp(dist.irecv, m.tensor, m.peer, group, m.tag) for m in receives] + [
-            dist.P2POp(dist.isend, m.tensor, m.peer, group, m.tag) for m in sends
-        ]
-        if not operations:
+    def post(self, tag: int, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> None:
+        """Hand messages to the wire, by peer; those of a step between the same two differ by tag.
+
+        Nothing is waited for.
+        """
+        if not sends and not receives:
             return
+        group = self.peers.group
+        operations = [dist.P2POp(dist.irecv, t, j, group, tag) for j, t in receives.items()]
+        operations += [dist.P2POp(dist.isend, t, j, group, tag) for j, t in sends.items()]
+        self._counted = self._counted or perf_counter()
         try:
             works = dist.batch_isend_irecv(operations)
         except RuntimeError as error:
             raise self.peers.lost(operations[0].peer, self.t, error) from None
         # a back end may answer with one work for all operations
         works = works if len(works) == len(operations) else works * len(operations)
-        for message, work in zip(receives, works, strict=False):
-            self._awaited[message.peer, message.tag] = work
-        for message, work in zip(sends, works[len(receives) :], strict=True):
-            self._sent.setdefault(message.tag, []).append((message.peer, work))
-            self.bytes += message.tensor.numel() * message.tensor.element_size()
+        self._awaited |= {(j, tag): work for j, work in zip(receives, works, strict=False)}
+        self._sent[tag] = list(zip(sends, works[len(receives) :], strict=True))
+        self.ledger.bytes += sum(tensor.nbytes for tensor in sends.values())
 
     def post_sum(self, tag: int, tensor: Tensor) -> None:
         """Begin to add up a tensor over all nodes, in place."""
-        n = self.peers.n
+        self._counted = self._counted or perf_counter()
         try:
             work = dist.all_reduce(tensor, group=self.peers.group, async_op=True)
         except RuntimeError as error:
-            raise self.peers.lost((self.peers.rank + 1) % n, self.t, error) from None
+            raise self.peers.lost(self.peers.next, self.t, error) from None
         self._awaited[SUM, tag] = work
-        self.bytes += ring_bytes(n, self.peers.rank, tensor.numel() * tensor.element_size())
+        self.ledger.bytes += ring_bytes(self.peers.n, self.peers.rank, tensor.nbytes)
 
-    def wait_for_sum(self, tag: int) -> None:
-        """Until the sum is there."""
-        self._wait((self.peers.rank + 1) % self.peers.n, self._awaited.pop((SUM, tag)))
+    @property
+    def unused(self) -> bool:
+        """Whether nothing has been posted."""
+        return self._counted is None
 
     @property
     def complete(self) -> bool:
@@ -79,8 +101,8 @@ class Mail:
         return not self._awaited
 
     def wait(self, peer: int, tag: int) -> None:
-        """Until the message of this peer has arrived."""
-        self._wait(peer, self._awaited.pop((peer, tag)))
+        """Until the message of this peer has arrived, or the `SUM` over all."""
+        self._wait(self.peers.next if peer == SUM else peer, self._awaited.pop((peer, tag)))
 
     def wait_for_sent(self, tag: int) -> None:
         """Until what was sent under this tag may be overwritten."""
@@ -94,6 +116,8 @@ class Mail:
         except RuntimeError as error:
             raise self.peers.lost(peer, self.t, error) from None
         now = perf_counter()
-        if now - start > THERE or not self.ended:
-            self.waited += now - start
-            self.ended = now
+        if now - start > THERE or not self._has_waited:
+            self._has_waited = True
+            self.ledger.seconds["waiting"] += now - start
+            self.ledger.seconds["transfer"] += now - (self._counted or start)
+            self._counted = now

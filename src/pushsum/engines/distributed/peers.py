@@ -19,12 +19,11 @@ from datetime import timedelta
 from itertools import zip_longest
 from time import monotonic, sleep
 from typing import Any, NamedTuple, TypeVar
-from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed import ProcessGroup, Store  # type: ignore[attr-defined]
+from torch.distributed import Store  # type: ignore[attr-defined]
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
@@ -35,9 +34,7 @@ Answer = TypeVar("Answer")
 BEAT = 0.5  #: seconds between two counts
 SEARCH = 3 * BEAT  #: seconds that it takes to find out who is gone
 LONGEST = 365 * 24 * 3600.0  #: timeout; C's times overflow later
-
-#: the process groups that were formed here, not by the user, each with the number of its users
-_formed: WeakKeyDictionary[ProcessGroup, int] = WeakKeyDictionary()
+SAME_STEPS = "all nodes must take the same steps"
 
 
 class PeerLost(RuntimeError):
@@ -76,7 +73,8 @@ class Peers:
         meeting: where to form a process group, if there is none; None: as the environment says,
             which `torchrun` sets.
 
-    Without `torchrun` and without a process group there is one node, which is alone.
+    Without `torchrun` and without a process group there is one node, which is alone. A process
+    group that was formed here, not by the user, ends with the last object that uses it.
     """
 
     def __init__(self, timeout: float, meeting: Meeting | None = None) -> None:
@@ -86,27 +84,22 @@ class Peers:
         self._meeting = meeting  # C++ keeps its store, but not the Python of it
         self._meeting_point = _meeting_point(meeting)
         self._keeps_store = meeting is None and _kept_by_node_0()  #: if it is node 0
-        if not dist.is_initialized() and (meeting is not None or "WORLD_SIZE" in os.environ):
+        self._answered = monotonic()  # when the store last did
+        forms = not dist.is_initialized() and (meeting is not None or "WORLD_SIZE" in os.environ)
+        if forms:
             self._meet(meeting)
         together = dist.is_initialized()
-        if (group := dist.group.WORLD) is not None and group in _formed:
-            _formed[group] += 1
         self.rank = dist.get_rank() if together else 0
         self.n = dist.get_world_size() if together else 1
+        self.next = (self.rank + 1) % self.n  #: the peer to look at where any may be at fault
         self.group: Any = None
-        self._meetings = 0
+        self._gathered = 0
         self._left = threading.Event()
+        self._shares_group = False
+        if together:
+            self._use_group(forms)
         if self.n > 1:
-            store: Any = dist.distributed_c10d._get_default_store()
-            self._answered = monotonic()  # when the store last did
-            number = self._ask(lambda: _how_many(store, self.rank))
-            prefix = f"pushsum/{number}"
-            self._store = PrefixStore(prefix, store)
-            ranks = range(self.n)
-            self._ask(lambda: [self._store.add(f"count/{r}", int(r == self.rank)) for r in ranks])
-            own = PrefixStore(prefix, self._ask(store.clone))  # a connection of the thread's own
-            self._beating = threading.Thread(target=self._beat, args=(own,), daemon=True)
-            self._beating.start()
+            self._open_store()
 
     def _meet(self, meeting: Meeting | None) -> None:
         """Form the process group.
@@ -127,17 +120,32 @@ class Peers:
                 f"not all processes connected to {self._meeting_point} within {self.timeout:g} s: "
                 f"{_first_line(error)}"
             ) from None
-        assert dist.group.WORLD is not None
-        _formed[dist.group.WORLD] = 0
 
-    # ----------------------------------------------------------------- before the first message
+    def _use_group(self, formed: bool) -> None:
+        """Its own store counts who uses it in this process, if it was formed here."""
+        self._common: Any = dist.distributed_c10d._get_default_store()
+        users = f"pushsum/users/{self.rank}"
+        if formed or self._ask(lambda: self._common.check([users])):
+            self._ask(lambda: self._common.add(users, 1))
+            self._shares_group = True
+
+    def _open_store(self) -> None:
+        number = self._ask(lambda: _how_many(self._common, self.rank))
+        prefix = f"pushsum/{number}"
+        self._store = PrefixStore(prefix, self._common)
+        ranks = range(self.n)
+        self._ask(lambda: [self._store.add(f"count/{r}", int(r == self.rank)) for r in ranks])
+        own = PrefixStore(prefix, self._ask(self._common.clone))  # a connection of the thread's own
+        self._beating = threading.Thread(target=self._beat, args=(own,), daemon=True)
+        self._beating.start()
+
+    # ----------------------------------------------------------------- all together
 
     def agree(self, facts: Mapping[str, Any]) -> None:
         """Refuse, at every node, unless all were given the same facts; then open the channels."""
         if self.n == 1:
             return
-        self.tell(f"facts/{self.rank}", flat(facts))
-        first, *others = self.hear_all([f"facts/{node}" for node in range(self.n)])
+        first, *others = self.all_gather(flat(facts))
         for node, other in enumerate(others, 1):
             for name in first | other:
                 here, there = first.get(name, "nothing"), other.get(name, "nothing")
@@ -150,7 +158,7 @@ class Peers:
         try:
             self.group = within(self.timeout, lambda: dist.new_group(timeout=limit))
         except (RuntimeError, TimeoutError) as error:
-            raise self.lost((self.rank + 1) % self.n, None, error) from None
+            raise self.lost(self.next, None, error) from None
 
     def backend_serves(self, device: torch.device) -> bool:
         """Whether the process group can carry tensors of this device: gloo only those of CPUs."""
@@ -162,27 +170,38 @@ class Peers:
 
     def all_reduce(self, tensor: Tensor) -> None:
         """The sum over all nodes, in place, at every node."""
+        self._collective(lambda: dist.all_reduce(tensor, group=self.group))
+
+    def broadcast(self, tensor: Tensor) -> None:
+        """What node 0 has, in place, at every node."""
+        self._collective(lambda: dist.broadcast(tensor.view(torch.uint8), 0, group=self.group))
+
+    def _collective(self, operation: Callable[[], Any]) -> None:
         if self.n == 1:
             return
         try:
-            dist.all_reduce(tensor, group=self.group)
+            operation()
         except RuntimeError as error:
-            raise self.lost((self.rank + 1) % self.n, None, error) from None
+            raise self.lost(self.next, None, error) from None
+
+    def all_gather(self, value: Any, where: str = "") -> list[Any]:
+        """What every process says here, as JSON; `where` is what others may be told."""
+        if self.n == 1:
+            return [value]
+        self._gathered += 1
+        self.tell(f"said/{self._gathered}/{self.rank}", [where, value])
+        said = self.hear_all([f"said/{self._gathered}/{node}" for node in range(self.n)])
+        if self._gathered > 1:  # all have heard what was said the time before
+            key = f"told/said/{self._gathered - 1}/{self.rank}"
+            self._ask(lambda: self._store.delete_key(key))
+        return [value for _, value in said]
 
     def meet_after(self, t: int) -> None:
         """Wait until all nodes have come here; refuse unless they have taken the same steps."""
-        if self.n == 1:
-            return
-        self._meetings += 1
-        self.tell(f"meeting/{self._meetings}/{self.rank}", t)
-        steps = self.hear_all([f"meeting/{self._meetings}/{node}" for node in range(self.n)])
-        if self._meetings > 1:  # all have heard what was told at the one before
-            self.forget(f"meeting/{self._meetings - 1}/{self.rank}")
-        for node, step in enumerate(steps):
+        for node, step in enumerate(self.all_gather(t, "average()")):
             if step != t:
                 raise PeerLost(
-                    f"node {self.rank} has taken {t} steps, node {node} {step}: "
-                    "all nodes must take the same steps"
+                    f"node {self.rank} has taken {t} steps, node {node} {step}: {SAME_STEPS}"
                 )
 
     # ----------------------------------------------------------------- besides messages
@@ -194,14 +213,6 @@ class Peers:
     def told(self, *keys: str) -> bool:
         """Whether all of this has been left."""
         return self.n > 1 and self._there(*(f"told/{key}" for key in keys))
-
-    def forget(self, key: str) -> None:
-        """Take back what everybody has heard."""
-        self._ask(lambda: self._store.delete_key(f"told/{key}"))
-
-    def hear(self, key: str) -> Any:
-        """Wait for what a node leaves."""
-        return self.hear_all([key])[0]
 
     def hear_all(self, keys: Sequence[str], patience: float | None = None) -> list[Any]:
         """Wait for what nodes leave, however long that takes, while all of them are alive.
@@ -222,9 +233,9 @@ class Peers:
             silent = looked > heard[quietest] + patience
             if (silent or self._somebody_is_gone()) and not self.told(*keys):
                 raise self.lost(quietest, None, TimeoutError("it was silent for some time"))
-        return [json.loads(value) for value in self._ask(lambda: self._values("told", keys))]
+        return [json.loads(value) for value in self._values("told", keys)]
 
-    def condemn(self, text: str) -> None:
+    def announce_failure(self, text: str) -> None:
         """Say why this node gives up, before the others find it gone."""
         if self.n > 1:
             with suppress(PeerLost):
@@ -249,11 +260,12 @@ class Peers:
         return self._ask(lambda: any(self._store.check([sign]) for sign in signs))
 
     def _values(self, section: str, keys: Sequence[Any]) -> list[bytes]:
-        found: list[bytes] = self._store.multi_get([f"{section}/{key}" for key in keys])
+        names = [f"{section}/{key}" for key in keys]
+        found: list[bytes] = self._ask(lambda: self._store.multi_get(names))
         return found
 
     def _counts(self) -> list[int]:
-        return [int(value) for value in self._ask(lambda: self._values("count", range(self.n)))]
+        return [int(value) for value in self._values("count", range(self.n))]
 
     def _beat(self, store: Any) -> None:
         while not self._left.wait(BEAT):
@@ -269,40 +281,36 @@ class Peers:
         """Which node is really gone, given that this one could not hear `peer` in step t."""
         when = "" if t is None else f" (noticed in step {t})"
         try:
-            return PeerLost(f"{self._verdict(peer, error)}{when}")
+            if not self._there("verdict"):  # the first that notices finds out, all others repeat it
+                self.announce_failure(self._cause(peer, error))
+            verdict = self._ask(lambda: self._store.get("verdict")).decode()
+            return PeerLost(f"{verdict}{when}")
         except PeerLost as gone:
             return PeerLost(f"{gone}, nor was node {peer} heard{when}: {_first_line(error)}")
 
-    def _verdict(self, peer: int, error: Exception) -> str:
-        """What the first that noticed has found; all others repeat it."""
-        if not self._there("verdict"):
-            before = self._counts()
-            sleep(SEARCH)
-            after = self._counts()
-            silent = [r for r in range(self.n) if r != self.rank and before[r] == after[r]]
-            left = [r for r in silent if self._there(f"left/{r}")]
-            gone = [r for r in silent if r not in left and after[r] > 0]
-            never = [r for r in silent if r not in left and after[r] == 0]
-            if gone:
-                text = _lost(gone)
-            elif left:
-                text = self._why_it_left(left[0])
-            elif never:
-                text = f"{_nodes(never)} did not connect within {self.timeout:g} s"
-            elif early := [r for r in range(self.n) if self._meets(r)]:
-                waiting = "waits" if len(early) == 1 else "wait"
-                text = f"{_nodes(early)} {waiting} in average(): all nodes must take the same steps"
-            else:
-                text = (
-                    f"node {peer} did not answer within {self.timeout:g} s, but is alive: "
-                    f"{_first_line(error)}"
-                )
-            self._ask(lambda: self._store.compare_set("verdict", "", text))
-        answer: str = self._ask(lambda: self._store.get("verdict")).decode()
-        return answer
-
-    def _meets(self, node: int) -> bool:
-        return self.told(f"meeting/{self._meetings + 1}/{node}")
+    def _cause(self, peer: int, error: Exception) -> str:
+        before = self._counts()
+        sleep(SEARCH)
+        after = self._counts()
+        silent = [r for r in range(self.n) if r != self.rank and before[r] == after[r]]
+        left = [r for r in silent if self._there(f"left/{r}")]
+        gone = [r for r in silent if r not in left and after[r] > 0]
+        never = [r for r in silent if r not in left and after[r] == 0]
+        if gone:
+            return _lost(gone)
+        if left:
+            return self._why_it_left(left[0])
+        if never:
+            return f"{_nodes(never)} did not connect within {self.timeout:g} s"
+        said = f"said/{self._gathered + 1}"
+        if early := [r for r in range(self.n) if self.told(f"{said}/{r}")]:
+            where, _ = json.loads(self._values("told", [f"{said}/{early[0]}"])[0])
+            waiting = "waits" if len(early) == 1 else "wait"
+            return f"{_nodes(early)} {waiting} in {where or 'a meeting of all'}: {SAME_STEPS}"
+        return (
+            f"node {peer} did not answer within {self.timeout:g} s, but is alive: "
+            f"{_first_line(error)}"
+        )
 
     def _why_it_left(self, node: int) -> str:
         step = int(self._ask(lambda: self._store.get(f"left/{node}")))
@@ -323,12 +331,16 @@ class Peers:
             self._beating.join(timeout=2 * BEAT)
         if self.group is not None:
             dist.destroy_process_group(self.group)  # those who still wait for this node notice
-        if (group := dist.group.WORLD) is not None and group in _formed:
-            _formed[group] -= 1
-            if _formed[group] == 0:
-                dist.destroy_process_group()
-                if self.rank == 0 and self.n > 1 and self._keeps_store:
-                    self._outlast_the_others()
+        if self._shares_group and self._is_last_user():
+            dist.destroy_process_group()
+            if self.rank == 0 and self.n > 1 and self._keeps_store:
+                self._outlast_the_others()
+
+    def _is_last_user(self) -> bool:
+        try:
+            return bool(self._ask(lambda: self._common.add(f"pushsum/users/{self.rank}", -1)) == 0)
+        except PeerLost:
+            return False
 
     def _outlast_the_others(self) -> None:
         """The store ends with this process, and they may still need it."""

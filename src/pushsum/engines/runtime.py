@@ -1,6 +1,6 @@
 """Where the nodes of a run live: all in this process, or one per process.
 
-A run asks six things of its world: which nodes are here, an engine between all of them, one
+A run asks six things of it: which nodes are here, an engine between all of them, one
 place where something is done once, what all processes hold, agreement, and when to stop.
 """
 
@@ -28,13 +28,13 @@ class Stopped(Exception):
     """SIGINT or SIGTERM arrived; everything is saved."""
 
 
-class World(Protocol):
+class Runtime(Protocol):
     """Where the nodes of a run live; a context manager, within which it listens for signals."""
 
     nodes: Sequence[int]  #: the nodes of this process, in order
     name: str  #: of the engine
 
-    def __enter__(self) -> "World": ...
+    def __enter__(self) -> "Runtime": ...
 
     def __exit__(self, *problem: Any) -> None: ...
 
@@ -42,7 +42,7 @@ class World(Protocol):
         """What carries a run from step to step."""
         ...
 
-    def once(self, action: Callable[[], Answer]) -> Answer:
+    def on_leader(self, action: Callable[[], Answer]) -> Answer:
         """Done by one process for all; what it returns (or raises) reaches every one. As JSON."""
         ...
 
@@ -50,11 +50,11 @@ class World(Protocol):
         """What every process holds, in the order of the nodes, at the one that acts for all."""
         ...
 
-    def listed(self, own: Sequence[int]) -> list[list[int]]:
+    def all_gather(self, own: Sequence[int]) -> list[list[int]]:
         """What every process says, at every process."""
         ...
 
-    def may_begin(self, t: int) -> bool:
+    def agree_to_start(self, t: int) -> bool:
         """Whether step t, computed, is to change anything; after a signal all processes agree."""
         ...
 
@@ -98,14 +98,14 @@ class OneProcess:
     def engine(self, setup: Setup) -> Engine:
         return Network(setup)
 
-    def once(self, action: Callable[[], Answer]) -> Answer:
+    def on_leader(self, action: Callable[[], Answer]) -> Answer:
         return action()
 
     def gather(self, tensors: Mapping[str, Tensor]) -> list[dict[str, Tensor]] | None:
         return [dict(tensors)]
 
-    def listed(self, own: Sequence[int]) -> list[list[int]]:
+    def all_gather(self, own: Sequence[int]) -> list[list[int]]:
         return [list(own)]
 
-    def may_begin(self, t: int) -> bool:
+    def agree_to_start(self, t: int) -> bool:
         return not self.stopping

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from pushsum.engines.distributed.exchange import Exchange
-from pushsum.engines.distributed.messages import Mail, Message
+from pushsum.engines.distributed.messages import Ledger, Mail
 from pushsum.engines.distributed.peers import BEAT, PeerLost, Peers
 from pushsum.engines.engine import Engine, Setup
-from pushsum.engines.world import STOPPED, Abandoned, Stopped
+from pushsum.engines.runtime import STOPPED, Abandoned, Stopped
 
 Answer = TypeVar("Answer")
 
@@ -52,8 +52,6 @@ class Processes:
         self.stopping = False
         self._begun = 0
         self._lock = threading.Lock()
-        self._questions = 0
-        self._told: list[str] = []
         self._agreed = False
         self._over = threading.Event()
         self._signals: dict[int, Any] = {}
@@ -76,7 +74,7 @@ class Processes:
 
     def __exit__(self, kind: Any, problem: Any, trace: Any) -> None:
         if problem is not None and not isinstance(problem, PeerLost | Failed | Stopped):
-            self.peers.condemn(f"node {self.peers.rank} gave up: {problem}")
+            self.peers.announce_failure(f"node {self.peers.rank} gave up: {problem}")
         self._close()
 
     def _close(self) -> None:
@@ -93,70 +91,45 @@ class Processes:
 
     # ----------------------------------------------------------------- one for all
 
-    def once(self, action: Callable[[], Answer]) -> Answer:
-        if self.peers.n == 1:
-            return action()
-        self._questions += 1
-        key = f"once/{self._questions}"
+    def on_leader(self, action: Callable[[], Answer]) -> Answer:
+        own: dict[str, Any] = {}
         if self.peers.rank == 0:
             try:
-                answer = action()
+                own = {"answer": action()}
             except Exception as problem:
-                self._tell(key, {"problem": str(problem), "kind": type(problem).__name__})
+                self.peers.all_gather({"problem": str(problem), "kind": type(problem).__name__})
                 raise
-            self._tell(key, {"answer": answer})
-            return answer
-        told = self.peers.hear(key)
+        told = self.peers.all_gather(own)[0]
         if "problem" in told:
             raise Abandoned if told["kind"] == Abandoned.__name__ else Failed(told["problem"])
-        reply: Answer = told["answer"]
+        reply: Answer = own.get("answer", told["answer"])
         return reply
 
-    def listed(self, own: Sequence[int]) -> list[list[int]]:
-        if self.peers.n == 1:
-            return [list(own)]
-        heard: list[list[int]] = self._said_by_all(list(own))
-        return heard
+    def all_gather(self, own: Sequence[int]) -> list[list[int]]:
+        return self.peers.all_gather(list(own))
 
     def gather(self, tensors: Mapping[str, Tensor]) -> list[dict[str, Tensor]] | None:
-        if self.peers.n == 1:
-            return [dict(tensors)]
         device = next(iter(tensors.values())).device  # one back end carries them all
         own = {name: tensor.detach().to(device).contiguous() for name, tensor in tensors.items()}
         # all nodes have come this far when the first message is posted, however long it took them
-        shapes = self._said_by_all({k: [str(t.dtype), list(t.shape)] for k, t in own.items()})
-        mail = Mail(self.peers, self._begun)
+        shapes = self.peers.all_gather({k: [str(t.dtype), list(t.shape)] for k, t in own.items()})
+        mail = Mail(self.peers, self._begun, Ledger())
         if self.peers.rank != 0:
-            mail.post([Message(0, tag, t) for tag, t in enumerate(own.values()) if t.numel()], [])
-            for tag in range(len(own)):
+            for tag, tensor in enumerate(own.values()):
+                mail.post(tag, {0: tensor} if tensor.numel() else {}, {})
                 mail.wait_for_sent(tag)
             return None
         found = [own, *(_empty(theirs, device) for theirs in shapes[1:])]
         for rank, theirs in enumerate(found[1:], 1):
-            boxes = [Message(rank, tag, t) for tag, t in enumerate(theirs.values()) if t.numel()]
-            mail.post([], boxes)
-            for box in boxes:
-                mail.wait(rank, box.tag)
+            for tag, tensor in enumerate(theirs.values()):
+                if tensor.numel():
+                    mail.post(tag, {}, {rank: tensor})
+                    mail.wait(rank, tag)
         return found
-
-    def _said_by_all(self, own: Any) -> list[Any]:
-        """What every process says here. What was told before has been heard by all, then."""
-        self._questions += 1
-        before, self._told = self._told, []
-        self._tell(f"{self._questions}/{self.peers.rank}", own)
-        ranks = range(self.peers.n)
-        said = self.peers.hear_all([f"{self._questions}/{rank}" for rank in ranks])
-        for key in before:
-            self.peers.forget(key)
-        return said
-
-    def _tell(self, key: str, value: Any) -> None:
-        self.peers.tell(key, value)
-        self._told.append(key)
 
     # ----------------------------------------------------------------- stopping together
 
-    def may_begin(self, t: int) -> bool:
+    def agree_to_start(self, t: int) -> bool:
         with self._lock:
             if not self.stopping:
                 self._begun = t
@@ -177,7 +150,9 @@ class Processes:
             ringing, _, _ = select.select([self._ear], [], [], BEAT / 2)
             rung = bool(ringing) and any(number in SIGNALS for number in self._ear.recv(64))
             if rung and not self._agreed:
-                self.peers.condemn(f"node {self.peers.rank} was told to stop before the first step")
+                self.peers.announce_failure(
+                    f"node {self.peers.rank} was told to stop before the first step"
+                )
                 self._end("stopped before the first step", STOPPED)
             elif asked is None:
                 try:

@@ -1,0 +1,233 @@
+"""One exchange under way: buckets leave as they become ready, and arrive from last to first.
+
+Sums are in the order of the senders, as the simulator's: in float64 both agree bit for bit. Only
+where everybody gives the same to everybody nodes exchange by all-reduce, which sends less; it adds
+up in an order of its own.
+"""
+
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import product
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from pushsum.engines.arithmetic import LONG, column_blocks
+from pushsum.engines.distributed.buffers import Buffers, Heard, Memory
+from pushsum.engines.distributed.messages import SUM, Mail
+from pushsum.engines.distributed.peers import PeerLost
+from pushsum.engines.engine import refuse_tiny
+from pushsum.protocol import Got, Sent, State
+
+if TYPE_CHECKING:
+    from pushsum.engines.distributed.exchange import Exchange
+
+MOST = 64  #: vectors that a method may send
+PIECE = 2**15  #: elements of a vector that stay in a core's cache while they are added up
+
+
+class SumRound:
+    """Everybody gives the same to everybody: sums over all nodes, divided by their number.
+
+    Its methods are those of `MessageRound`.
+    """
+
+    def __init__(
+        self, exchange: "Exchange", t: int, number: int, state: State, memory: Memory | None
+    ) -> None:
+        self.t, self.n, self.memory = t, exchange.peers.n, memory
+        self.mail = Mail(exchange.peers, t, exchange.ledger)
+        self.weights = exchange.weights(number, memory)
+        self._head = _head(state, t, float(state.a))
+        self._sums: dict[int, tuple[Sent, dict[int, Tensor]]] = {}
+
+    def send(self, bucket: slice, sent: Sent) -> None:
+        if self.mail.unused:
+            self.mail.post_sum(0, self._head)
+        values = enumerate((*sent.push, *sent.pull))
+        sums = {_tag(bucket, place): value[0].clone() for place, value in values}
+        self._sums[bucket.start] = sent, sums
+        for tag, value in sums.items():
+            self.mail.post_sum(tag, value)
+
+    def arrive(self, bucket: slice) -> Got:
+        sent, sums = self._sums.pop(bucket.start)
+        for tag in sums:
+            self.mail.wait(SUM, tag)
+        return _got(self.a, sent, [value.div_(self.n)[None] for value in sums.values()])
+
+    @cached_property
+    def a(self) -> Tensor:
+        self.mail.wait(SUM, 0)
+        steps, total = self._head.tolist()
+        if steps != self.t * self.n:
+            raise PeerLost(
+                f"this node is at step {self.t}, others are not: all must take the same steps"
+            )
+        return torch.tensor([total / self.n], dtype=torch.float64)
+
+    def finish(self) -> Memory | None:
+        return self.memory
+
+
+class MessageRound:
+    """Messages along the edges of a graph: a and w travel in front of x.
+
+    Args:
+        exchange: between whom.
+        t: the step.
+        number: which exchange that is.
+        state: what this node holds before it.
+        memory: what the exchange before left.
+        last: whether the memory's tensors may be written over.
+    """
+
+    def __init__(
+        self,
+        exchange: "Exchange",
+        t: int,
+        number: int,
+        state: State,
+        memory: Memory | None,
+        last: bool,
+    ) -> None:
+        self.t, self.number, self.ledger = t, number, exchange.ledger
+        self.node, self.own_a = exchange.peers.rank, state.a
+        self.dtype = state.x.dtype
+        self.wire = exchange.setup.wire or self.dtype
+        self.mail = Mail(exchange.peers, t, exchange.ledger)
+        self.pushes, pulls, _ = exchange.vectors
+        self.compared = self.pushes if pulls else 0  #: the place of x among the vectors
+        senders, receivers = exchange.topology.edges(number)
+        self.sources = [j for j in senders[receivers == self.node].tolist() if j != self.node]
+        given = receivers[senders == self.node].tolist()
+        self.weights = torch.empty(0, dtype=torch.float64)
+        if self.pushes:
+            with self.ledger.spend("weighting", "weighting_exposed"):
+                self.weights = exchange.weights(number, memory)
+        self.given = dict(zip(given, self.weights.tolist() or [0.0] * len(given), strict=True))
+        self.targets = [j for j in given if j != self.node]
+        before = memory or Memory({}, {})
+        self.buffers = Buffers(exchange, number, before, self.sources, last)
+        self._in = [
+            {j: self.buffers.inbox(state.x, self.wire) for j in self.sources}
+            for _ in range(self.pushes + pulls)
+        ]
+        self._heads = {j: _head(state, 0, 0, 0) for j in self.sources}
+        a = float(state.a)
+        self._own_heads = {j: _head(state, t, a, self.given[j]) for j in self.targets}
+        self._own: dict[int, tuple[Sent, list[Tensor]]] = {}
+
+    # ----------------------------------------------------------------- line 4
+
+    def send(self, bucket: slice, sent: Sent) -> None:
+        """Send these columns. They must stay as they are until the bucket has arrived."""
+        if self.mail.unused:
+            self.mail.post(0, self._own_heads, self._heads)
+        outs = [value[0].to(self.wire).contiguous() for value in (*sent.push, *sent.pull)]
+        self._own[bucket.start] = sent, outs
+        for place, out in enumerate(outs):
+            boxes = {j: box[bucket] for j, box in self._in[place].items()}
+            self.mail.post(_tag(bucket, place), dict.fromkeys(self.targets, out), boxes)
+
+    # ----------------------------------------------------------------- lines 5-7
+
+    def arrive(self, bucket: slice) -> Got:
+        """Wait for these columns: what the node then holds."""
+        sent, outs = self._own.pop(bucket.start)
+        for place, j in product(range(len(outs)), self.sources):
+            self.mail.wait(j, _tag(bucket, place))
+        known = self.buffers.heard | self._heard_now
+        exposed = ["weighting_exposed"] if self.mail.complete else []
+        with self.ledger.spend("weighting", *exposed):
+            self.buffers.look(bucket, outs[self.compared], float(self.own_a), known)
+        with self.ledger.spend("mixing"):
+            values = (*sent.push, *sent.pull)
+            held = [self._held(k, values[k], out, bucket) for k, out in enumerate(outs)]
+        for place in range(len(outs)):
+            self.mail.wait_for_sent(_tag(bucket, place))
+        return _got(self.a, sent, held)
+
+    @cached_property
+    def _heard_now(self) -> dict[int, Heard]:
+        boxes = self._in[self.compared]
+        return {j: Heard(self.number, self.scalars[j][0], boxes[j]) for j in self.sources}
+
+    @cached_property
+    def scalars(self) -> dict[int, tuple[float, float]]:
+        """Of every node that gives to this one, itself included, in order: a and w."""
+        known = {self.node: (float(self.own_a), self.given[self.node])}
+        for j in self.sources:
+            self.mail.wait(j, 0)
+            t, a, w = self._heads[j].tolist()
+            if t != self.t:
+                raise PeerLost(
+                    f"node {j} is at step {t:g}, this node at step {self.t}: "
+                    "all nodes must take the same steps"
+                )
+            known[j] = a, w
+        return dict(sorted(known.items()))
+
+    @cached_property
+    def a(self) -> Tensor:
+        """a^(t) = sum_j w_ij a_j, (1,)."""
+        if not self.pushes:
+            return self.own_a
+        total = 0.0
+        for a, w in self.scalars.values():
+            total += a * w
+        held = torch.tensor([total], dtype=torch.float64)
+        refuse_tiny(held, self.dtype, [self.node], self.t)
+        return held
+
+    def _held(self, place: int, value: Tensor, out: Tensor, bucket: slice) -> Tensor:
+        """What the node holds of one vector's bucket, (1, k)."""
+        pushed, nodes = place < self.pushes, sorted([self.node, *self.sources])
+        weights = [self.scalars[j][1] if pushed else 1 / len(nodes) for j in nodes]
+        parts = [out if j == self.node else self._in[place][j][bucket] for j in nodes]
+        held = torch.empty_like(value)
+        for some in column_blocks(len(out), PIECE):
+            total = _sum_of([part[some] for part in parts], weights, value.dtype)
+            if pushed and out.dtype != value.dtype:  # what rounding took stays here
+                total += value[0, some].double() - out[some].double()
+            held[0, some] = total
+        return held
+
+    def finish(self) -> Memory:
+        """When everything has arrived: what the next exchange needs."""
+        self.mail.wait_for_sent(0)
+        for place, boxes in enumerate(self._in):
+            self.buffers.pool += boxes.values() if place != self.compared else ()
+        return self.buffers.after(self._heard_now)
+
+
+def _head(state: State, *numbers: float) -> Tensor:
+    return torch.tensor(numbers, dtype=torch.float64, device=state.x.device)
+
+
+def _tag(bucket: slice, place: int) -> int:
+    """Of one vector's bucket; heads have 0. No bucket but the last is shorter than `LONG`."""
+    return 1 + MOST * int(bucket.start // LONG) + place
+
+
+def _got(a: Tensor, sent: Sent, held: Sequence[Tensor]) -> Got:
+    """The method's averages over all nodes are still to be taken."""
+    pushed = len(sent.push)
+    return Got(a, tuple(held[:pushed]), tuple(held[pushed:]), sent.mean)
+
+
+def _sum_of(parts: Sequence[Tensor], weights: Sequence[float], dtype: torch.dtype) -> Tensor:
+    """sum_j w_j part_j in float64.
+
+    For float64 in the order given, one rounded product after the other, as the simulator does it.
+    """
+    if dtype == torch.float64:
+        total = parts[0].double() * weights[0]
+        for part, w in zip(parts[1:], weights[1:], strict=True):
+            total += part.double() * w
+        return total
+    rows = torch.empty(len(parts), len(parts[0]), dtype=torch.float64, device=parts[0].device)
+    for row, part in zip(rows, parts, strict=True):
+        row.copy_(part)
+    return torch.mv(rows.T, torch.tensor(weights, dtype=torch.float64, device=rows.device))
