@@ -1,22 +1,22 @@
-"""The table as Markdown, CSV and LaTeX, and how its numbers are written everywhere."""
+"""The tables as Markdown, CSV, LaTeX and JSON, and how their numbers are written everywhere."""
 
 import csv
 import io
 import re
-from itertools import groupby
+from collections.abc import Iterator
 from math import isnan
+from pathlib import Path
+from statistics import fmean
+from typing import Any
 
-from pushsum.report.results import AVERAGE, Entry, Line, Results, columns, notes, table, tables
+from pushsum.names import plain
+from pushsum.report.results import Cell, Results
+from pushsum.report.runs import Run
+from pushsum.report.tables import Entry, Row, Table, notes, tables, warnings
 
 DECIMALS = {"accuracy": 2, "loss": 3}
 MEASURES = {"accuracy": "Acc (%)", "loss": "Loss"}
-_CSV = (
-    *("setting", "algorithm", "weighting", "topology", "seeds"),
-    *("accuracy_mean", "accuracy_std", "loss_mean", "loss_std", "paper_accuracy", "paper_loss"),
-    *("bytes", "modelled_seconds", "unfinished"),
-)
-
-
+TO_BEST = "vs best"
 _NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?")
 
 
@@ -27,31 +27,60 @@ def number(value: float, measure: str) -> str:
     return f"{value:.{DECIMALS[measure]}f}" if abs(value) < 1e5 else f"{value:.2e}"
 
 
+def signed(value: float, measure: str) -> str:
+    """A difference."""
+    text = number(abs(value), measure)
+    return ("+" if value > 0 else "−" if value < 0 else "±") + text
+
+
+def difference(entry: Entry | None, measure: str) -> tuple[str, str]:
+    """How far an entry is behind the best mean of its column, and the interval of that."""
+    if entry is None or entry.behind is None:
+        return ("best" if entry and entry.first else "–"), ""
+    mean, low, high, _ = entry.behind
+    interval = "" if isnan(low) else f"[{signed(low, measure)}, {signed(high, measure)}]"
+    return signed(mean, measure), interval
+
+
+# --------------------------------------------------------------------------- Markdown
+
+
 def markdown(results: Results) -> str:
     """GitHub-flavoured: one table per setting."""
     parts = []
-    for setting, heads, methods in tables(results):
-        rows = [["Algorithm", "", *map(_md, heads)], [":--", ":--", *["--:"] * len(heads)]]
-        for _, lines in methods:
-            rows += [_md_row(line, k == 0) for k, line in enumerate(lines)]
+    for table in tables(results):
+        heads = ["Algorithm", "", *map(_md, table.heads)]
+        rows = [heads, [":--", ":--", *["--:"] * len(table.heads)]]
+        for row in table.rows:
+            rows += _md_rows(table, row)
         body = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-        parts.append(f"### {_md(setting.name)}\n\n{body}\n")
-    return "\n".join([*parts, *(f"- {_md(note)}" for note in notes(results))]) + "\n"
+        parts.append(f"### {_md(table.setting.name)}\n\n{body}\n")
+    said = [f"**{_md(text)}**" for text in warnings(results)] + [_md(n) for n in notes(results)]
+    return "\n".join([*parts, *(f"- {text}" for text in said)]) + "\n"
 
 
-def _md_row(line: Line, first: bool) -> list[str]:
-    def text(entry: Entry | None) -> str:
+def _md_rows(table: Table, row: Row) -> list[list[str]]:
+    def text(entry: Entry | None, measure: str) -> str:
         if entry is None:
             return "–"
-        ours = number(entry.estimate.mean, line.measure)
+        ours = number(entry.estimate.mean, measure)
         if not isnan(entry.estimate.std):
-            ours += f" ± {number(entry.estimate.std, line.measure)}"
+            ours += f" ± {number(entry.estimate.std, measure)}"
         ours = f"**{ours}**" if entry.best else ours
-        theirs = "" if isnan(entry.paper) else f" ({number(entry.paper, line.measure)})"
+        theirs = "" if isnan(entry.paper) else f" ({number(entry.paper, measure)})"
         return f"{ours}{'†' if entry.unfinished else ''}{theirs}"
 
-    cells = map(text, line.entries)
-    return [_md(line.method) if first else "", MEASURES[line.measure], *cells]
+    lines = [[MEASURES[m], *(text(e, m) for e in row.entries[m])] for m in table.measures]
+    main = table.measures[0]
+    if len(table.rows) > 1:
+        behind = (" ".join(difference(e, main)).strip() for e in row.entries[main])
+        lines.append([TO_BEST, *behind])
+    return [[a, *b] for a, b in zip(_names(_md(row.method), _md(row.setup), lines), lines)]
+
+
+def _names(method: str, setup: str, lines: list[list[str]]) -> list[str]:
+    """What stands before the lines of a row."""
+    return [method, setup, *[""] * (len(lines) - 2)] if len(lines) > 1 else [f"{method}; {setup}"]
 
 
 def _md(text: str) -> str:
@@ -60,104 +89,195 @@ def _md(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
+# --------------------------------------------------------------------------- data
+
+
+def data(results: Results, directory: Path) -> dict[str, Any]:
+    """Everything the tables hold, ready for JSON: None where there is no value.
+
+    Accuracy is in percent, bytes and seconds are means over runs; paths are relative to
+    `directory`.
+    """
+    return {
+        "settings": [
+            {
+                "name": table.setting.name,
+                "cells": [
+                    _bare(about | {"runs": [_run(run, directory) for run in cell.runs]})
+                    for cell, about in _cells(table)
+                ],
+            }
+            for table in tables(results)
+        ],
+        "warnings": warnings(results),
+        "notes": notes(results),
+        "left_out": [
+            {"path": relative(path, directory), "reason": reason}
+            for path, reason in results.skipped
+        ],
+    }
+
+
+def _cells(table: Table) -> Iterator[tuple[Cell, dict[str, Any]]]:
+    for row in table.rows:
+        for k, topology in enumerate(table.setting.topologies):
+            cell = table.setting.cells.get((row.method, topology))
+            if cell is None:
+                continue
+            runs = cell.runs
+            about = {
+                "method": row.method,
+                "algorithm": runs[0].algorithm,
+                "weighting": "; ".join(sorted({run.weighting for run in runs})),
+                "lr": " ".join(dict.fromkeys(run.lr for run in runs)),
+                "momentum": runs[0].momentum,
+                "topology": topology,
+                "seeds": [run.seed for run in runs],
+                **{m: _measured(entry) for m in table.measures if (entry := row.entries[m][k])},
+                "bytes": fmean(run.last.bytes for run in runs),
+                "modelled_seconds": fmean(run.last.modelled for run in runs),
+                "unfinished": cell.unfinished,
+            }
+            yield cell, about
+
+
+def _measured(entry: Entry) -> dict[str, Any]:
+    return {
+        "mean": entry.estimate.mean,
+        "std": entry.estimate.std,
+        "paper": entry.paper,
+        "best_mean": entry.first,
+        "bold": entry.best,
+        "to_best": entry.behind and entry.behind._asdict(),
+    }
+
+
+def _run(run: Run, directory: Path) -> dict[str, Any]:
+    return {
+        "path": relative(run.path, directory),
+        "seed": run.seed,
+        "step": run.last.step,
+        "accuracy": 100 * run.last.accuracy,
+        "loss": run.last.loss,
+        "nodes_accuracy": {k: 100 * v for k, v in run.last.nodes._asdict().items()},
+        "finished": run.finished,
+        "diverged": run.diverged or None,
+        "tried": run.tried,
+    }
+
+
+def _bare(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _bare(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_bare(part) for part in value]
+    return None if isinstance(value, float) and isnan(value) else value
+
+
 def comma_separated(results: Results) -> str:
-    """Long form, one cell a row; accuracy in percent, bytes and seconds as means over runs."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(_CSV)
-
-    def plain(value: float, missing: str = "") -> str:
-        return missing if isnan(value) else f"{value:.8g}"
-
-    for setting in results.settings:
-        for (method, topology), cell in setting.cells.items():
-            weightings = sorted({run.weighting for run in cell.runs})
-            count = len(cell.runs)
-            writer.writerow(
-                [
-                    *map(_csv, (setting.name, method, "; ".join(weightings), topology)),
-                    " ".join(str(run.seed) for run in cell.runs),
-                    plain(cell.accuracy.mean, "nan"),
-                    plain(cell.accuracy.std),
-                    plain(cell.loss.mean, "nan"),
-                    plain(cell.loss.std),
-                    *(map(plain, cell.paper) if cell.paper else ("", "")),
-                    plain(sum(run.last.bytes for run in cell.runs) / count),
-                    plain(sum(run.last.modelled for run in cell.runs) / count),
-                    cell.unfinished,
-                ]
+    """Long form, one cell a row."""
+    rows = []
+    for table in tables(results):
+        for _, cell in _cells(table):
+            accuracy, loss = (cell.get(measure, {}) for measure in MEASURES)
+            behind = accuracy.get("to_best") or {}
+            rows.append(
+                {
+                    "setting": table.setting.name,
+                    "algorithm": cell["method"],
+                    "weighting": cell["weighting"],
+                    "topology": cell["topology"],
+                    "seeds": " ".join(map(str, cell["seeds"])),
+                    "accuracy_mean": accuracy.get("mean"),
+                    "accuracy_std": accuracy.get("std"),
+                    "loss_mean": loss.get("mean"),
+                    "loss_std": loss.get("std"),
+                    "paper_accuracy": accuracy.get("paper"),
+                    "paper_loss": loss.get("paper"),
+                    "bytes": cell["bytes"],
+                    "modelled_seconds": cell["modelled_seconds"],
+                    "unfinished": cell["unfinished"],
+                    "lr": cell["lr"],
+                    "momentum": cell["momentum"],
+                    "accuracy_to_best": behind.get("mean"),
+                    "accuracy_to_best_low": behind.get("low"),
+                    "accuracy_to_best_high": behind.get("high"),
+                }
             )
+    out = io.StringIO()
+    writer = csv.DictWriter(out, rows[0], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({key: _csv(key, value) for key, value in row.items()} for row in rows)
     return out.getvalue()
 
 
-def _csv(text: str) -> str:
-    """A name that no spreadsheet takes for a formula."""
-    text = " ".join(text.split())
+def _csv(key: str, value: Any) -> Any:
+    """A number as it is; NaN only where a run diverged; a name that is no formula."""
+    if isinstance(value, float):
+        return f"{value:.8g}" if not isnan(value) else "nan" * key.endswith("_mean")
+    if not isinstance(value, str):
+        return value
+    text = " ".join(value.split())
     formula = text.startswith(("=", "+", "-", "@")) and not _NUMBER.fullmatch(text)
     return f"'{text}" if formula else text
 
 
+def relative(path: Path, directory: Path) -> str:
+    """Below the directory; of itself its name."""
+    return plain(str(path.relative_to(directory)) if path != directory else path.resolve().name)
+
+
+# --------------------------------------------------------------------------- LaTeX
+
+
 def latex(results: Results) -> str:
-    """A table* in the paper's layout: with booktabs it looks better, without it compiles too."""
-    lines, places = table(results), columns(results)
-    groups = [(setting.name, len(setting.topologies)) for setting in results.settings]
-    if len(groups) > 1:  # short names, for there is little room above the averages
-        short = {name: f"({k})" for k, (name, _) in enumerate(groups, start=1)}
-        groups = [(f"{short[name]} {name}", width) for name, width in groups]
-    else:
-        short = {name: "" for name, _ in groups}
-    averages = sum(setting.averaged for setting in results.settings)
-    spans = [*groups, *([(AVERAGE, averages)] if averages else [])]
-    start, rules = 3, []
-    for _, width in spans:
-        rules.append(rf"\cmidrule(lr){{{start}-{start + width - 1}}}")
-        start += width
-    heads = [_tex(topology or short[name]) for name, topology in places]
-    size = "scriptsize" if len(places) > 6 else "footnotesize"
-    body = []
-    for method, pair in groupby(lines, lambda line: line.method):
-        body += [r"\midrule", *_tex_rows(_tex(method), list(pair))]
-    spread = " & ".join(rf"\multicolumn{{{width}}}{{c}}{{{_tex(name)}}}" for name, width in spans)
-    return "\n".join(
-        [
-            "% Add \\usepackage{booktabs} to your preamble for finer rules; without it, this works",
-            "% too. Written by: pushsum report",
+    """A table* per setting: with booktabs they look better, without it they compile too."""
+    said = " ".join(map(_tex, (*warnings(results), *notes(results))))
+    head = [
+        "% Add \\usepackage{booktabs} to your preamble for finer rules; without it, this works",
+        "% too. Written by: pushsum report",
+        r"\providecommand{\toprule}{\hline}\providecommand{\midrule}{\hline}",
+        r"\providecommand{\bottomrule}{\hline}",
+    ]
+    for table in tables(results):
+        size = "scriptsize" if len(table.heads) > 6 else "footnotesize"
+        body = [line for row in table.rows for line in (r"\midrule", *_tex_rows(table, row))]
+        head += [
             r"\begin{table*}",
-            r"\providecommand{\toprule}{\hline}\providecommand{\midrule}{\hline}",
-            r"\providecommand{\bottomrule}{\hline}",
-            r"\ifdefined\cmidrule\else\def\cmidrule(lr)#1{\cline{#1}}\fi",
             rf"\centering\{size}\setlength{{\tabcolsep}}{{2.5pt}}",
-            rf"\caption{{{' '.join(map(_tex, notes(results)))}}}",
-            rf"\begin{{tabular}}{{ll{'r' * len(places)}}}",
+            rf"\caption{{{_tex(table.setting.name)}. {said}}}",
+            rf"\begin{{tabular}}{{ll{'r' * len(table.heads)}}}",
             r"\toprule",
-            rf"Model + data & & {spread} \\",
-            "".join(rules),
-            rf"Topology & & {' & '.join(heads)} \\",
+            rf"Topology & & {' & '.join(map(_tex, table.heads))} \\",
             *body,
             r"\bottomrule",
             r"\end{tabular}",
             r"\end{table*}",
-            "",
         ]
-    )
+    return "\n".join([*head, ""])
 
 
-def _tex_rows(method: str, lines: list[Line]) -> list[str]:
-    rows = []
-    for line in lines:
-        ours, theirs = [], []
-        for entry in line.entries:
-            ours.append("--" if entry is None else _tex_entry(entry, line.measure))
-            given = entry is not None and not isnan(entry.paper)
-            theirs.append(number(entry.paper, line.measure) if entry and given else "")
-        rows.append(rf"{method} & {_tex(MEASURES[line.measure])} & {' & '.join(ours)} \\")
-        method = ""
-        if any(theirs):
-            rows.append(rf" & \quad paper & {' & '.join(theirs)} \\")
-    return rows
+def _tex_rows(table: Table, row: Row) -> list[str]:
+    lines = []
+    for measure in table.measures:
+        entries = row.entries[measure]
+        lines.append([MEASURES[measure], *(_tex_entry(e, measure) for e in entries)])
+        papers = ["" if e is None or isnan(e.paper) else number(e.paper, measure) for e in entries]
+        if any(papers):
+            lines.append([r"\quad paper", *papers])
+    main = table.measures[0]
+    if len(table.rows) > 1:
+        behind = (rf"{{\tiny {_tex(' '.join(difference(e, main)))}}}" for e in row.entries[main])
+        lines.append([TO_BEST, *behind])
+    names = _names(_tex(row.method), rf"{{\tiny {_tex(row.setup)}}}", lines)
+    cells = ([name, _tex(line[0]) if "\\" not in line[0] else line[0], *line[1:]]
+             for name, line in zip(names, lines))
+    return [rf"{' & '.join(line)} \\" for line in cells]
 
 
-def _tex_entry(entry: Entry, measure: str) -> str:
+def _tex_entry(entry: Entry | None, measure: str) -> str:
+    if entry is None:
+        return "--"
     mean = number(entry.estimate.mean, measure)
     text = rf"\textbf{{{mean}}}" if entry.best else mean
     if not isnan(entry.estimate.std):
@@ -174,6 +294,7 @@ _TEX = {
     "|": r"\textbar{}",
     '"': r"\textquotedbl{}",
     "±": r"$\pm$",
+    "−": "$-$",
     "†": r"$^\dagger$",
     "–": "--",
 } | {c: f"\\{c}" for c in "&%$#_{}"}
