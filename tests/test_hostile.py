@@ -254,7 +254,7 @@ RECORD = {
         ({"epoch": None}, "epoch is not a number"),
         ({"bytes": [1]}, "[1] is not a number"),
         ({"test": [0.5, 1.0]}, "test is not a mapping"),
-        ({"test": None}, "no 'accuracy'"),
+        ({"test": None}, "no 'loss'"),
         ({"consensus": "far"}, "consensus is not a mapping"),
         ({"nodes": 3}, "nodes is not a mapping"),
         ({"nodes": {"accuracy": [1]}}, "nodes.accuracy is not a mapping"),
@@ -370,7 +370,7 @@ def test_of_very_many_records_some_are_kept(
     assert [record.step // 250 for record in long.records] == [0, 8, 16, 24, 30]
     assert [record.step // 250 for record in short.records] == [0, 2, 4, 6, 8, 10, 12, 13]
     (setting,) = collect([long, short]).settings
-    series = curves._series(setting.cells["SGAP", "Full"], 400)
+    series = curves._series(setting.cells["SGAP, moreau", "Full"], 400)
     assert series["x"]["epochs"] == [0, 8, 16, 24, 30]
     (cell,) = pictures.weights(setting).values()
     assert [drawn.title for drawn in cell.maps] == ["step 2000", "step 6000", "step 7500"]
@@ -513,7 +513,7 @@ def test_no_cell_of_the_csv_is_a_formula(tmp_path: Path) -> None:
     keys = ("setting", "algorithm", "weighting", "topology")
     assert sorted([row[key] for key in keys] for row in rows) == [
         ["'-2+3 + x", "'=cmd|' /C calc'!A0", "uniform", "'@SUM(1)"],
-        ["ResNet-18 + CIFAR-10", "SGAP", "'=1", "-5"],
+        ["ResNet-18 + CIFAR-10", "SGAP, =1", "'=1", "-5"],
     ]
 
 
@@ -560,8 +560,8 @@ def test_a_weighting_from_a_file_is_shown_by_its_name(tmp_path: Path) -> None:
     written = report.write(tmp_path)
     assert collect(*report.find(tmp_path)).methods == (
         "SGP",
-        "SGAP",
-        "SGAP (2)",
+        "SGAP, mine.py:weigh",
+        "SGAP, mine.py:weigh (2)",
     )
     for path in written.values():
         assert "home" not in path.read_text()

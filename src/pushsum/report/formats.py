@@ -75,12 +75,15 @@ def _md_rows(table: Table, row: Row) -> list[list[str]]:
     if len(table.rows) > 1:
         behind = (" ".join(difference(e, main)).strip() for e in row.entries[main])
         lines.append([TO_BEST, *behind])
-    return [[a, *b] for a, b in zip(_names(_md(row.method), _md(row.setup), lines), lines)]
+    return _named(_md(row.method), _md(row.setup), lines)
 
 
-def _names(method: str, setup: str, lines: list[list[str]]) -> list[str]:
-    """What stands before the lines of a row."""
-    return [method, setup, *[""] * (len(lines) - 2)] if len(lines) > 1 else [f"{method}; {setup}"]
+def _named(method: str, setup: str, lines: list[list[str]]) -> list[list[str]]:
+    """The lines of a row, with its name before the first and its set-up before the second."""
+    if len(lines) == 1:
+        return [[f"{method}; {setup}", *lines[0]]]
+    names = [method, setup, *[""] * (len(lines) - 2)]
+    return [[name, *line] for name, line in zip(names, lines, strict=True)]
 
 
 def _md(text: str) -> str:
@@ -261,7 +264,7 @@ def _tex_rows(table: Table, row: Row) -> list[str]:
     lines = []
     for measure in table.measures:
         entries = row.entries[measure]
-        lines.append([MEASURES[measure], *(_tex_entry(e, measure) for e in entries)])
+        lines.append([_tex(MEASURES[measure]), *(_tex_entry(e, measure) for e in entries)])
         papers = ["" if e is None or isnan(e.paper) else number(e.paper, measure) for e in entries]
         if any(papers):
             lines.append([r"\quad paper", *papers])
@@ -269,10 +272,8 @@ def _tex_rows(table: Table, row: Row) -> list[str]:
     if len(table.rows) > 1:
         behind = (rf"{{\tiny {_tex(' '.join(difference(e, main)))}}}" for e in row.entries[main])
         lines.append([TO_BEST, *behind])
-    names = _names(_tex(row.method), rf"{{\tiny {_tex(row.setup)}}}", lines)
-    cells = ([name, _tex(line[0]) if "\\" not in line[0] else line[0], *line[1:]]
-             for name, line in zip(names, lines))
-    return [rf"{' & '.join(line)} \\" for line in cells]
+    named = _named(_tex(row.method), rf"{{\tiny {_tex(row.setup)}}}", lines)
+    return [rf"{' & '.join(line)} \\" for line in named]
 
 
 def _tex_entry(entry: Entry | None, measure: str) -> str:

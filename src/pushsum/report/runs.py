@@ -123,7 +123,7 @@ class Run:
         """0 where the method has none, or its optimizer sees to it."""
         found = self.config.get("algorithm.momentum")
         used = self.algorithm in MOMENTUM and self.config.get("algorithm.optimizer") is None
-        return float(found) if used and type(found) in (int, float) and 0 <= found < 1 else 0.0
+        return float(found) if used and isinstance(found, int | float) and 0 <= found < 1 else 0.0
 
     @cached_property
     def tried(self) -> Table:

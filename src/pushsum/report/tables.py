@@ -20,7 +20,11 @@ T = (
 
 
 class Difference(NamedTuple):
-    """Mean of paired differences with its 95 % interval, which is NaN for one pair."""
+    """Mean of paired differences with its 95 % interval.
+
+    The interval is NaN for one pair, and for pairs that all differ by the same: a test of a few
+    hundred samples has few values, and seeds that agree by chance say nothing about others.
+    """
 
     mean: float
     low: float
@@ -74,11 +78,11 @@ def paired(ours: Values, theirs: Values) -> Difference | None:
     found = [value - theirs[seed] for seed, value in ours.items() if seed in theirs]
     if not found or any(map(isnan, found)):
         return None
-    mean, free = fmean(found), len(found) - 1
-    if free == 0:
-        return Difference(mean, nan, nan, 1)
-    half = _t(free) * stdev(found) / sqrt(len(found))
-    return Difference(mean, mean - half, mean + half, len(found))
+    mean, count = fmean(found), len(found)
+    if max(found) - min(found) <= 1e-9 * abs(mean):
+        return Difference(mean, nan, nan, count)
+    half = _t(count - 1) * stdev(found) / sqrt(count)
+    return Difference(mean, mean - half, mean + half, count)
 
 
 def _t(free: int) -> float:
@@ -95,9 +99,9 @@ def tables(results: Results) -> list[Table]:
 
 def _table(setting: Setting) -> Table:
     averaged = len(setting.topologies) > 1  # of a single one, it would say the same again
-    measured = [
-        m for m in BETTER if not all(isnan(run.last.spread(m).mean) for run in setting.runs)
-    ] or list(BETTER)
+    ends = [record for run in setting.runs for record in (run.records[0], run.last)]
+    measured = [m for m in BETTER if not all(isnan(end.spread(m).mean) for end in ends)]
+    measured = measured or list(BETTER)
     rows = [Row(method, setting.setup(method), {}) for method in setting.methods]
     for measure in measured:
         grid = [_entries(setting, row.method, measure, averaged) for row in rows]
@@ -196,6 +200,8 @@ def _on_seeds(results: Results, cells: list[Cell]) -> Iterator[str]:
             "both have, with its 95 % interval (t), not corrected for the number of rows. Bold: "
             "the interval of the difference between the best and the second excludes 0."
         )
+        if counts[-1] == 2:
+            yield "Two seeds tell little: their intervals are wide, or narrow by chance."
     elif compared:
         yield "One seed each: there are no intervals, so nothing is bold."
     if len(counts) > 1:
