@@ -278,8 +278,8 @@ def _weights(results: Results, _: Path) -> Content:
 
 def _labels(results: Results, _: Path) -> Content:
     """Samples per node and label."""
-    drawings = pictures.splits(results)
-    return {"drawings": drawings, "most": pictures.MOST_DRAWN} if drawings else None
+    found = pictures.splits(results)
+    return {"splits": found, "most": pictures.MOST_SPLITS} if found else None
 
 
 #: (name of its macro and anchor, heading, what the macro is given), from top to bottom.
