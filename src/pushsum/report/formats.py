@@ -175,12 +175,13 @@ def _cells(results: Results, directory: Path | None = None) -> list[dict[str, An
         entries = {row.method: row.entries for row in table.rows}
         for (method, topology), cell in table.setting.cells.items():
             runs, column = cell.runs, table.heads.index(topology)
+            lr = " ".join(dict.fromkeys(run.lr for run in runs))
             about = {
                 "setting": table.setting.name,
                 "method": method,
                 "algorithm": runs[0].algorithm,
                 "weighting": "; ".join(sorted({run.weighting for run in runs})),
-                "lr": " ".join(dict.fromkeys(run.lr for run in runs)),
+                "lr": float(lr) if _NUMBER.fullmatch(lr) else lr,
                 "momentum": runs[0].momentum,
                 "topology": topology,
                 "seeds": [run.seed for run in runs],
