@@ -62,7 +62,7 @@ def markdown(results: Results) -> str:
 
 def latex(results: Results) -> str:
     """A table* per setting: with booktabs they look better, without it they compile too."""
-    said = " ".join((*warnings(results), *notes(results)))
+    said = " ".join(["", *warnings(results), *notes(results)])  # below the first of them
     found = [
         "% Add \\usepackage{booktabs} to your preamble for finer rules; without it, this works",
         "% too. Written by: pushsum report",
@@ -73,7 +73,7 @@ def latex(results: Results) -> str:
         found += [
             r"\begin{table*}",
             r"\centering\scriptsize\setlength{\tabcolsep}{2.5pt}",
-            rf"\caption{{{_tex(f'{table.setting.name}. {said}')}}}",
+            rf"\caption{{{_tex(f'{table.setting.name}.{said}')}}}",
             rf"\begin{{tabular}}{{ll{'r' * len(table.heads)}}}",
             r"\toprule",
             rf"Topology & & {' & '.join(map(_tex, table.heads))} \\",
@@ -81,6 +81,7 @@ def latex(results: Results) -> str:
         for row in _grid(table, _tex, r"\textbf{{{}}}", r"{{\tiny {}}}"):
             found += [r"\midrule", *(rf"{' & '.join(line)} \\" for line in row)]
         found += [r"\bottomrule", r"\end{tabular}", r"\end{table*}"]
+        said = ""
     return "\n".join([*found, ""])
 
 

@@ -242,7 +242,7 @@ def _on_paper(results: Results, cells: list[Cell]) -> Iterator[str]:
     if not any(cell.paper for cell in cells):
         return
     yield (
-        "In parentheses, or in lines marked so: the figure from the paper's Table 1, one seed "
+        "In parentheses: the figure from the paper's Table 1, one seed "
         "each; its loss, which is in E-3 of the mean cross-entropy / 100, is converted to the mean "
         "cross-entropy."
     )

@@ -390,8 +390,7 @@
     const up = head.ariaSort === "descending";
     for (const other of table.querySelectorAll("th.sort")) other.ariaSort = null;
     head.ariaSort = up ? "ascending" : "descending";
-    const bodies = [...table.tBodies];
-    const groups = bodies.length > 1 ? bodies : [...bodies[0].rows]; // a method has a body of its own
+    const groups = table.matches(".results") ? [...table.tBodies] : [...table.tBodies[0].rows]; // a method has a body
     const value = (group) => {
       const row = group.rows?.[0] ?? group;
       const cell = row.cells[k + (group.rows ? 1 : 0)]; // a head of two columns stands above both
