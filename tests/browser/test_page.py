@@ -350,7 +350,7 @@ def test_columns_can_be_sorted(browser: Browser, page: Path) -> None:
     browser.open(page)
     names = "[...document.querySelectorAll('.results .stick span')].map(e => e.textContent)"
     values = "[...document.querySelectorAll('.results tbody tr:first-child')].map(r => r.cells[3])"
-    values += ".map(e => Number(e.dataset.value))"
+    values += ".map(e => parseFloat(e.textContent))"
     assert browser.evaluate(names) == list(ROWS)
     for best_first in (True, False):
         browser.click(".results th.sort:nth-child(3) button")

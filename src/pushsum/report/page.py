@@ -33,7 +33,7 @@ from pushsum.report.tables import notes, tables, warnings
 
 MOST_LISTED = 10  # values that are listed one by one
 MOST_DESCRIBED = 200  # settings
-MOST_RUNS = 3000  # that have a row of their own
+MOST_RUNS = 1000  # that have a row of their own
 
 _SPLIT = {  # kind -> the options that matter to it
     "clusters": ("clusters", "shared"),

@@ -394,7 +394,7 @@
     const value = (group) => {
       const row = group.rows?.[0] ?? group;
       const cell = row.cells[k + (group.rows ? 1 : 0)]; // a head of two columns stands above both
-      const text = cell.dataset.value ?? cell.firstChild?.textContent ?? "";
+      const text = cell.firstChild?.textContent ?? "";
       return text !== "" && Number.isFinite(Number(text)) ? Number(text) : text;
     };
     const worth = new Map(groups.map((group) => [group, value(group)]));
