@@ -227,7 +227,7 @@ def test_directories_may_be_deep_and_links_are_not_followed(tmp_path: Path) -> N
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(len(inspect.stack()) + 120)
     try:
-        assert list(runs._candidates(tmp_path)) == [deep, good]
+        assert list(runs.candidates(tmp_path)) == [deep, good]
     finally:
         sys.setrecursionlimit(limit)
 

@@ -3,12 +3,12 @@
 A section of the page is a line in `SECTIONS` and a macro of its name in `sections.html`.
 
 The charts are drawn by a script of our own (about 350 lines, 17 kB). Drawn beside it from the same
-twelve runs was Plotly 7.1: its script has 4.8 MB, so the page had 4.8 MB instead of 0.07, with little
-room left below 6; it brings zoom, pan and export, and about 120 lines would be left to describe the
-charts. But it stays white on a dark page, squeezes the panels side by side on a phone unless told
-otherwise, and offers no keyboard to read values with. Bokeh 3.9 (1.3 MB, eight more packages) was
-only weighed; both contain code made at run time, which the page's content security policy forbids.
-Zoom, the one thing that was missing here, took about 60 lines.
+twelve runs was Plotly 7.1: its script has 4.8 MB, so the page had 4.8 MB instead of 0.07, with
+little room left below 6. It brings zoom, pan and export, and would leave about 120 lines that
+describe the charts. But it stays white on a dark page, squeezes the panels side by side on a phone
+unless told otherwise, and offers no keyboard to read values with. Bokeh 3.9 (1.3 MB, eight more
+packages) was only weighed; both contain code made at run time, which the page's content security
+policy forbids. Zoom, the one thing that was missing here, took about 60 lines.
 """
 
 import base64
