@@ -197,6 +197,7 @@ class Fuzzer:
             page = html(results, place)
             if page.count("<script") > 2 or "<img" in page:
                 raise Failed("the page holds elements of somebody else")
+            json.dumps(formats.data(results, place), allow_nan=False)
             for form in (formats.markdown, formats.comma_separated, formats.latex):
                 page += form(results)
             if not page.replace("\n", "").isprintable():

@@ -144,7 +144,9 @@ def test_the_key_explains_only_what_is_drawn() -> None:
     assert key(topology.full(3)) == ["both ways"]
     assert key(topology.exponential(4)) == ["one way", "both ways"]
     assert key(topology.ring(1)) == []
-    assert key(topology.ring(1000)) == ["a cell is 17 × 17 nodes; darker: more channels"]
+    assert key(topology.ring(1000)) == [
+        "a cell is 17 × 17 nodes; the stronger the blue, the more channels"
+    ]
 
 
 def test_a_large_graph_is_a_matrix_of_shaded_cells() -> None:

@@ -4,6 +4,7 @@ import csv
 import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -14,15 +15,19 @@ from typing import Any
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 import fake_runs
 from pushsum import demo, report, sweep
 from pushsum.algorithms import NAMES
+from pushsum.cli import app
 from pushsum.drawing.svg import PALETTE
 from pushsum.report import curves, formats, paper, pictures
-from pushsum.report.results import Results, collect, columns, notes, table
+from pushsum.report.results import Results, collect
 from pushsum.report.runs import find
+from pushsum.report.tables import notes, paired, tables, warnings
 
+ROWS = ("SGP", "MSGP", "SGAP, moreau", "MSGAP, moreau", "S-ADDOPT")
 HOSTILE = "</script><script>alert('&\"')</script>"
 
 
@@ -31,8 +36,8 @@ def results(directory: Path) -> Results:
 
 
 def row(found: Results, method: str, measure: str = "accuracy") -> list[float | None]:
-    (line,) = (x for x in table(found) if (x.method, x.measure) == (method, measure))
-    return [None if e is None else e.estimate.mean for e in line.entries]
+    (line,) = (x for x in tables(found)[0].rows if x.method == method)
+    return [None if e is None else e.estimate.mean for e in line.entries[measure]]
 
 
 def exactly(accuracy: float, loss: float | None = 1.0) -> dict[str, Any]:
@@ -75,7 +80,7 @@ def test_a_run_knows_what_it_was(tmp_path: Path) -> None:
     )
     assert run.finished
     assert [record.step for record in run.records] == [0, 250, 500, 750]
-    assert isnan(run.records[0].measures["train_loss"].mean)  # null: nothing was trained yet
+    assert isnan(run.records[0].train_loss)  # null: nothing was trained yet
     assert run.split[0] == (5000,) * 5 + (0,) * 5
 
 
@@ -186,16 +191,12 @@ def test_no_run_at_all_is_one_line(tmp_path: Path) -> None:
 
 def test_rows_and_columns_stand_as_in_the_paper(grid: Path) -> None:
     found = results(grid)
-    assert found.methods == ("SGP", "MSGP", "SGAP", "MSGAP", "S-ADDOPT")
-    setting = "ResNet-18 + CIFAR-10"
-    assert columns(found) == [
-        (setting, topology) for topology in ("Full", "Divide", "Exp", "Random", "")
-    ]
-    assert [(line.method, line.measure) for line in table(found)][:3] == [
-        ("SGP", "accuracy"),
-        ("SGP", "loss"),
-        ("MSGP", "accuracy"),
-    ]
+    assert found.methods == ("SGP", "MSGP", "SGAP, moreau", "MSGAP, moreau", "S-ADDOPT")
+    (table,) = tables(found)
+    assert table.setting.name == "ResNet-18 + CIFAR-10"
+    assert table.heads == ["Full", "Divide", "Exp", "Random", "Average"]
+    assert [row.method for row in table.rows] == list(found.methods)
+    assert [list(row.entries) for row in table.rows] == [["accuracy", "loss"]] * 5
 
 
 def test_a_cell_is_mean_and_sample_deviation_of_the_last_records(tmp_path: Path) -> None:
@@ -203,32 +204,135 @@ def test_a_cell_is_mean_and_sample_deviation_of_the_last_records(tmp_path: Path)
     for seed, value in enumerate(values):
         fake_runs.run(tmp_path / str(seed), seed=seed, last=exactly(value, 2 * value))
     (setting,) = results(tmp_path).settings
-    cell = setting.cells["SGAP", "Full"]
-    assert cell.accuracy == pytest.approx((54, 5.2915), abs=1e-4)
-    assert cell.loss == pytest.approx((fmean(values) * 2, stdev(values) * 2))
+    cell = setting.cells["SGAP, moreau", "Full"]
+    assert cell.estimate("accuracy") == pytest.approx((54, 5.2915), abs=1e-4)
+    assert cell.estimate("loss") == pytest.approx((fmean(values) * 2, stdev(values) * 2))
     assert formats.markdown(results(tmp_path)).splitlines()[4:6] == [
-        "| SGAP | Acc (%) | 54.00 ± 5.29 (62.97) |",
-        "|  | Loss | 1.080 ± 0.106 (1.327) |",
+        "| SGAP, moreau | Acc (%) | 54.00 ± 5.29 (62.97) |",
+        "| lr 0.01, moreau(k=0.1, v=0.1) | Loss | 1.080 ± 0.106 (1.327) |",
     ]
 
 
 def test_one_seed_has_no_deviation_and_one_row_no_best(tmp_path: Path) -> None:
     fake_runs.run(tmp_path / "r", last=exactly(0.5, 1.5))
     text = formats.markdown(results(tmp_path))
-    assert "| SGAP | Acc (%) | 50.00 (62.97) |\n" in text
+    assert "| SGAP, moreau | Acc (%) | 50.00 (62.97) |\n" in text
     assert "±" not in text
     assert "**" not in text
 
 
-def test_the_best_of_a_column_is_bold(tmp_path: Path) -> None:
-    for algorithm, accuracy, loss in [("SGP", 0.5, 1.5), ("SGAP", 0.6, 1.6), ("MSGP", 0.4, 1.7)]:
-        fake_runs.run(tmp_path / algorithm, algorithm=algorithm, last=exactly(accuracy, loss))
-    best = [
-        (line.method, line.measure)
-        for line in table(results(tmp_path))
-        if line.entries[0] is not None and line.entries[0].best
+def seeds(place: Path, **accuracies: list[float]) -> Results:
+    """Runs of these algorithms with seeds 0, 1, ... that end with these accuracies."""
+    for algorithm, values in accuracies.items():
+        for seed, value in enumerate(values):
+            path = place / f"{algorithm}-{seed}"
+            fake_runs.run(path, algorithm=algorithm, seed=seed, last=exactly(value, 1 - value))
+    return results(place)
+
+
+def bold(found: Results) -> list[tuple[str, str]]:
+    return [
+        (row.method, measure)
+        for row in tables(found)[0].rows
+        for measure, (entry, *_) in row.entries.items()
+        if entry is not None and entry.best
     ]
-    assert best == [("SGP", "loss"), ("SGAP", "accuracy")]
+
+
+def test_what_is_best_beyond_the_seeds_is_bold(tmp_path: Path) -> None:
+    found = seeds(tmp_path, SGP=[0.5, 0.6, 0.7], MSGP=[0.52, 0.62, 0.725], SGAP=[0.1, 0.2, 0.3])
+    assert bold(found) == [("MSGP", "accuracy"), ("MSGP", "loss")]  # though seeds differ by more
+    sgp, msgp, _ = tables(found)[0].rows
+    (behind,) = (e.behind for e in sgp.entries["accuracy"] if e)
+    half = 4.303 * stdev([2, 2, 2.5]) / 3**0.5
+    assert behind == pytest.approx((-6.5 / 3, -6.5 / 3 - half, -6.5 / 3 + half, 3))
+    assert [e.behind for e in msgp.entries["accuracy"] if e] == [None]
+    text = formats.markdown(found)
+    assert r"|  | vs best | −2.17 \[−2.88, −1.45\] |" in text
+    assert "|  | vs best | best |" in text
+
+
+@pytest.mark.parametrize(
+    "msgp",
+    [[0.9, 0.61, 0.71], [0.9], [0.6, 0.7, 0.8], [0.9, 0.4, 0.5]],
+    ids=["seeds disagree", "one seed", "no spread", "not even the best"],
+)
+def test_what_the_seeds_leave_open_is_not_bold(tmp_path: Path, msgp: list[float]) -> None:
+    assert bold(seeds(tmp_path, SGP=[0.5, 0.6, 0.7][: len(msgp)], MSGP=msgp)) == []
+
+
+def test_differences_are_those_of_the_same_seeds(tmp_path: Path) -> None:
+    ours, theirs = {(0, ""): 1.0, (1, ""): 2.0, (2, ""): 9.0}, {(1, ""): 1.5, (0, ""): 0.0}
+    assert paired(ours, theirs) == pytest.approx((0.75, 0.75 - 12.706 / 4, 0.75 + 12.706 / 4, 2))
+    assert paired({(0, ""): 1.0}, {(1, ""): 1.0}) is None
+    assert paired({(0, ""): nan}, {(0, ""): 1.0}) is None
+    many = {(k, ""): float(k % 2) for k in range(62)}
+    none = dict.fromkeys(many, 0.0)
+    half = 2.0 * stdev(many.values()) / 62**0.5  # t with 61 degrees of freedom is 1.9996
+    assert paired(many, none) == pytest.approx((0.5, 0.5 - half, 0.5 + half, 62), abs=1e-4)
+
+
+def test_momentum_and_none_with_one_step_size_are_warned_of(tmp_path: Path) -> None:
+    assert warnings(seeds(tmp_path / "a", SGP=[0.5], SGAP=[0.5])) == []
+    (warning,) = warnings(seeds(tmp_path / "b", SGP=[0.5], MSGP=[0.5]))
+    assert re.findall(r"\d+(?:\.\d+)?", warning) == ["0.8", "0.01", "0.8", "5", "5"]
+    fake_runs.run(tmp_path / "c" / "1", algorithm="SGP")
+    fake_runs.run(tmp_path / "c" / "2", algorithm="MSGP", config={"algorithm.lr": 0.002})
+    assert warnings(results(tmp_path / "c")) == []
+
+
+def tuned(path: Path, lr: float) -> None:
+    """As if this step size had been chosen from three."""
+    about = json.loads((path / "meta.json").read_text())
+    about["tune"] = {"tried": [[0.01, 0.5], [lr, 0.7], [0.5, None]], "chosen": lr}
+    (path / "meta.json").write_text(json.dumps(about))
+
+
+def test_step_sizes_that_were_tuned_are_one_row_with_all_that_was_tried(tmp_path: Path) -> None:
+    for seed, lr in enumerate((0.03, 0.06)):
+        path = tmp_path / str(seed)
+        tuned(fake_runs.run(path, algorithm="MSGP", seed=seed, config={"algorithm.lr": lr}), lr)
+    fake_runs.run(tmp_path / "sgp", algorithm="SGP", config={"algorithm.lr": 0.03})
+    found = results(tmp_path)
+    assert found.methods == ("SGP", "MSGP")
+    assert warnings(found) == []
+    sgp, msgp = (row.setup for row in tables(found)[0].rows)
+    assert sgp == "lr 0.03, uniform"
+    assert msgp == ("lr 0.03 (best of 3 tried) or lr 0.06 (best of 3 tried), momentum 0.8, uniform")
+    page = report.write(tmp_path)["html"].read_text()
+    assert re.findall('class="try chosen">(.*?)</span>', page) == ["0.03: 70.00", "0.06: 70.00"]
+    assert page.count('class="try') == 6
+
+
+@pytest.mark.parametrize("tried", [None, 3, [[1]], [[1, 2, 3]], [["a", 1]], [], {"a": 1}])
+def test_what_is_no_list_of_tries_is_none(tmp_path: Path, tried: Any) -> None:
+    path = fake_runs.run(tmp_path / "r")
+    about = json.loads((path / "meta.json").read_text()) | {"tune": {"tried": tried}}
+    (path / "meta.json").write_text(json.dumps(about))
+    (run,) = report.load(tmp_path)
+    assert run.tried == ()
+
+
+def test_records_on_one_graph_of_the_cycle_are_said_to_be(tmp_path: Path) -> None:
+    def said(name: str, steps: list[int]) -> list[str]:
+        path = fake_runs.run(tmp_path / name, topology="exponential", records=5) / "records.jsonl"
+        lines = map(json.loads, path.read_text().splitlines())
+        moved = [line | {"step": step} for line, step in zip(lines, steps, strict=True)]
+        path.write_text("".join(json.dumps(line) + "\n" for line in moved))
+        return [note for note in notes(results(tmp_path / name)) if note.startswith("Exp: ")]
+
+    assert len(said("same", [0, 30, 60, 90, 100])) == 1
+    assert said("other", [0, 30, 61, 90, 100]) == []
+
+
+def test_runs_without_accuracy_have_a_table_of_losses(tmp_path: Path) -> None:
+    for algorithm, loss in (("SGP", 2.0), ("MSGP", 1.0)):
+        path = fake_runs.run(tmp_path / algorithm, algorithm=algorithm) / "records.jsonl"
+        lines = [json.loads(x) | {"test": {"loss": loss}} for x in path.read_text().splitlines()]
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (table,) = tables(results(tmp_path))
+    assert table.measures == ["loss"]
+    assert "| SGP | Loss | 2.000 (1.429) |" in report.write(tmp_path)["md"].read_text()
 
 
 def test_a_missing_seed_and_a_missing_cell(tmp_path: Path) -> None:
@@ -238,9 +342,12 @@ def test_a_missing_seed_and_a_missing_cell(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "sgap-divide-1")
     found = results(tmp_path)
     (setting,) = found.settings
-    assert isnan(setting.cells["SGP", "Full"].accuracy.std)
-    assert not isnan(setting.cells["SGP", "Divide"].accuracy.std)
-    assert row(found, "SGAP")[1:] == [None, None]  # and so no average that would not compare
+    assert isnan(setting.cells["SGP", "Full"].estimate("accuracy").std)
+    assert not isnan(setting.cells["SGP", "Divide"].estimate("accuracy").std)
+    assert row(found, "SGAP, moreau")[1:] == [
+        None,
+        None,
+    ]  # and so no average that would not compare
     assert row(found, "SGP")[2] == pytest.approx(fmean(row(found, "SGP")[:2]))  # type: ignore[arg-type]
     assert "Cells have 1 to 2 runs." in notes(found)
 
@@ -251,9 +358,9 @@ def test_several_weightings_of_a_method_are_rows_of_their_own(tmp_path: Path) ->
     fake_runs.run(tmp_path / "sgp", algorithm="SGP", weighting="lazy:c=0.5")
     assert results(tmp_path).methods == (
         "SGP",
-        "SGAP, moreau(k=0.1, v=0.1)",
-        "SGAP, scale-free-moreau(c=1, v=0.1)",
-        "SGAP, lazy(c=0.5)",
+        "SGAP, moreau",
+        "SGAP, scale-free-moreau",
+        "SGAP, lazy",
         "SGAP, uniform",
     )
 
@@ -262,50 +369,28 @@ def test_a_k_chosen_per_topology_stays_one_row(tmp_path: Path) -> None:
     for topology, k in [("full", 0.1), ("divide", 0.01), ("exponential", 1.0)]:
         fake_runs.run(tmp_path / topology, topology=topology, weighting=f"moreau:k={k},v=0.1")
     found = results(tmp_path)
-    assert found.methods == ("SGAP",)
-    assert (
-        "Weights: SGAP moreau(k=0.1, v=0.1) on Full, moreau(k=0.01, v=0.1) on Divide, "
-        "moreau(k=1.0, v=0.1) on Exp."
-    ) in notes(found)
+    assert found.methods == ("SGAP, moreau",)
+    assert found.settings[0].setup("SGAP, moreau") == (
+        "lr 0.01, moreau(k=0.1, v=0.1) on Full, moreau(k=0.01, v=0.1) on Divide, "
+        "moreau(k=1.0, v=0.1) on Exp"
+    )
     fake_runs.run(tmp_path / "lazy", weighting="lazy:c=0.5")
-    assert results(tmp_path).methods == ("SGAP, moreau", "SGAP, lazy(c=0.5)")
+    assert results(tmp_path).methods == ("SGAP, moreau", "SGAP, lazy")
 
 
-@pytest.mark.parametrize(
-    ("runs", "text"),
-    [
-        ({"MSGAP": "moreau:k=1,v=0.1"}, "MSGAP moreau(k=1, v=0.1)"),
-        (
-            dict.fromkeys(fake_runs.ALGORITHMS, "moreau:k=1,v=0.1"),
-            "SGAP and MSGAP moreau(k=1, v=0.1); others uniform",
-        ),
-        (
-            {"SGP": "far-first", "SGAP": "lazy:c=0.5", "MSGAP": "far-first"},
-            "SGAP lazy(c=0.5); MSGAP far-first; others uniform",
-        ),
-        ({"SGP": "far-first", "SGAP": "uniform"}, "uniform"),
-    ],
-    ids=str,
-)
-def test_every_report_says_which_weights_were_used(
-    tmp_path: Path, runs: dict[str, str], text: str
-) -> None:
-    for algorithm, weighting in runs.items():
+def test_every_row_of_every_table_says_what_it_ran_with(tmp_path: Path) -> None:
+    for algorithm, weighting in {"SGP": "far-first", "SGAP": "lazy:c=0.5", "MSGAP": "far"}.items():
         fake_runs.run(tmp_path / algorithm, algorithm=algorithm, weighting=weighting)
     written = {suffix: path.read_text() for suffix, path in report.write(tmp_path).items()}
-    assert f"<dt>weights</dt><dd>{text}</dd>" in written["html"]
-    assert f"\n- Weights: {text}.\n" in written["md"]
-    (caption,) = (x for x in written["tex"].splitlines() if x.startswith(r"\caption"))
-    assert f" Weights: {text}." in caption
-
-
-def test_weights_that_differ_between_settings_or_rows_are_said_of_each(tmp_path: Path) -> None:
-    fake_runs.run(tmp_path / "a", weighting="far-first")
-    fake_runs.run(tmp_path / "b", weighting="uniform")
-    fake_runs.run(tmp_path / "c", algorithm="SGP", config={"data.name": "cifar100"})
-    assert [note for note in notes(results(tmp_path)) if note.startswith("Weights")] == [
-        "Weights in ResNet-18 + CIFAR-10: SGAP far-first; SGAP uniform.",
-        "Weights in ResNet-18 + CIFAR-100: uniform.",
+    setups = ["lr 0.01, uniform", "lr 0.01, lazy(c=0.5)", "lr 0.01, momentum 0.8, far"]
+    assert re.findall(r"^\| ([^|]*) \| Loss", written["md"], re.MULTILINE) == setups
+    assert re.findall(r"\{\\tiny (lr [^}]*)\}", written["tex"]) == setups
+    assert re.findall(r'<small class="below">(lr .*?)</small></th>', written["html"]) == setups
+    rows = rows_of(tmp_path / "table.csv")
+    assert [(r["lr"], r["momentum"], r["weighting"]) for r in rows] == [
+        ("0.01", "0", "uniform"),
+        ("0.01", "0", "lazy(c=0.5)"),
+        ("0.01", "0.8", "far"),
     ]
 
 
@@ -366,11 +451,8 @@ def test_settings_that_differ_in_much_are_numbered_and_explained(tmp_path: Path)
 def test_variants_of_the_random_topology_are_columns_of_their_own(tmp_path: Path) -> None:
     for period in (4, 8):
         fake_runs.run(tmp_path / str(period), topology="random", config={"topology.period": period})
-    assert [t for _, t in columns(results(tmp_path))] == [
-        "Random(period=4)",
-        "Random(period=8)",
-        "",
-    ]
+    (table,) = tables(results(tmp_path))
+    assert table.heads == ["Random(period=4)", "Random(period=8)", "Average"]
 
 
 def test_names_beyond_the_known_come_last(tmp_path: Path) -> None:
@@ -378,7 +460,7 @@ def test_names_beyond_the_known_come_last(tmp_path: Path) -> None:
         fake_runs.run(tmp_path / topology, topology=topology, algorithm="Push-DIGing")
     fake_runs.run(tmp_path / "s", algorithm="S-ADDOPT")
     found = results(tmp_path)
-    assert [t for _, t in columns(found)] == ["Full", "Random", "Ring", "torus", ""]
+    assert tables(found)[0].heads == ["Full", "Random", "Ring", "torus", "Average"]
     assert found.methods == ("S-ADDOPT", "Push-DIGing")
     assert "This topology cannot be drawn here." in report.write(tmp_path)["html"].read_text()
 
@@ -461,15 +543,18 @@ def test_the_papers_table_is_complete_and_its_averages_are_the_printed_ones(
         "MSGAP": (64.64, 49.73, 14.09, 30.24),
         "S-ADDOPT": (58.45, 48.80, 14.25, 23.98),
     }
-    for line in table(found):
-        theirs = [entry.paper for entry in line.entries if entry is not None]
-        assert len(theirs) == 10
-        assert not any(map(isnan, theirs))
-        small, big, small_loss, big_loss = printed[line.method]
-        if line.measure == "accuracy":
-            assert theirs[-2:] == pytest.approx([small, big], abs=0.0051)
-        else:  # E-3 of the mean cross-entropy / 100
-            assert theirs[-2:] == pytest.approx([small_loss / 10, big_loss / 10], abs=0.00101)
+    small, large = tables(found)
+    for k, table in enumerate((small, large)):
+        for line in table.rows:
+            accuracies, losses = (
+                [entry.paper for entry in entries if entry is not None]
+                for entries in line.entries.values()
+            )
+            assert len(accuracies) == len(losses) == 5
+            theirs = printed[line.method.partition(",")[0]]
+            assert accuracies[-1] == pytest.approx(theirs[k], abs=0.0051)
+            # E-3 of the mean cross-entropy / 100
+            assert losses[-1] == pytest.approx(theirs[k + 2] / 10, abs=0.00101)
 
 
 @pytest.mark.parametrize(
@@ -540,6 +625,34 @@ def test_k_and_momentum_that_differ_from_the_papers_are_said(tmp_path: Path) -> 
     )
 
 
+def test_the_authors_curve_stands_beside_a_run_of_the_same_experiment(tmp_path: Path) -> None:
+    cells = {cell.name: cell.config for cell in sweep.read("table1-published")}
+    content = next(
+        config.model_dump(mode="json")
+        for config in cells.values()
+        if (config.model.name, config.algorithm.name, config.topology.name)
+        == ("resnet18", "SGP", "full")
+    )
+    content["model"]["pretrained"] = "weights.safetensors"
+    content |= {"seed": 3, "epochs": 3}
+    fake_runs.run(tmp_path / "same", algorithm="SGP", content=content, records=4)
+    ours, theirs = series_of(tmp_path / "same")
+    assert "authors" not in ours
+    assert theirs["x"] == {"epochs": [0, 1, 2, 3], "steps": [0, 250, 500, 750]}
+    assert theirs["y"]["accuracy"][0][1:] == pytest.approx([0.602, 0.591, 0.578], abs=0.001)
+    content["batch"] = 50
+    fake_runs.run(tmp_path / "other", algorithm="SGP", content=content, records=4)
+    assert len(series_of(tmp_path / "other")) == 1
+    assert {len(curve) for curve in paper.authors().values()} == {25}
+    assert len(paper.authors()) == 20
+
+
+def series_of(directory: Path) -> list[Any]:
+    """The lines of the first panel."""
+    found: list[Any] = curves.curves(results(directory))["settings"][0]["panels"][0]["series"]
+    return found
+
+
 # --------------------------------------------------------------------------- what went wrong
 
 
@@ -565,7 +678,7 @@ def test_a_run_that_diverged_after_its_last_record_is_nan_too(tmp_path: Path) ->
     (tmp_path / "a" / "meta.json").write_text(json.dumps(about | {"diverged": why}))
     fake_runs.run(tmp_path / "b", algorithm="SGP")
     written = report.write(tmp_path)
-    assert "| SGAP | Acc (%) | NaN (" in written["md"].read_text()
+    assert "| SGAP, moreau | Acc (%) | NaN (" in written["md"].read_text()
     assert "†" not in written["md"].read_text()
     assert "NaN: a run of the cell diverged." in notes(results(tmp_path))
     assert f"<code>a</code>: {why}" in written["html"].read_text()
@@ -581,13 +694,14 @@ def test_a_diverged_run_is_nan_and_never_best(tmp_path: Path, loss: float | None
     assert "| NaN (1.327) |" in written["md"].read_text()
     assert "NaN: a run of the cell diverged." in notes(results(tmp_path))
     rows = rows_of(written["csv"])
-    assert {r["algorithm"]: r["loss_mean"] == "nan" for r in rows} == {
+    assert {r["method"]: r["loss_mean"] == "nan" for r in rows} == {
         "SGP": False,
         "MSGP": False,
-        "SGAP": True,
+        "SGAP, moreau": True,
     }
-    losses = [line for line in table(results(tmp_path)) if line.measure == "loss"]
-    assert [bool(x.entries[0] and x.entries[0].best) for x in losses].count(True) == 1
+    leads = [e.first for r in tables(results(tmp_path))[0].rows for e in r.entries["loss"] if e]
+    assert leads[2] is False
+    assert leads.count(True) == 1
 
 
 # --------------------------------------------------------------------------- files
@@ -636,21 +750,22 @@ def test_csv_is_long_and_complete(grid: Path, written: dict[str, str]) -> None:
     rows = list(csv.DictReader(written["csv"].splitlines()))
     assert len(rows) == 20
     first = rows[0]
-    assert ",".join(first) == (
-        "setting,algorithm,weighting,topology,seeds,accuracy_mean,accuracy_std,loss_mean,loss_std,"
-        "paper_accuracy,paper_loss,bytes,modelled_seconds,unfinished"
+    assert list(first)[:8] == (
+        ["setting", "method", "algorithm", "weighting", "lr", "momentum", "topology", "seeds"]
     )
-    assert [first[key] for key in ("setting", "algorithm", "weighting", "topology", "seeds")] == [
-        "ResNet-18 + CIFAR-10",
-        "SGP",
-        "uniform",
-        "Full",
-        "0 1 2",
-    ]
-    assert (float(first["paper_accuracy"]), float(first["paper_loss"])) == (59.31, 1.429)
+    behind_keys = [f"to_best_{key}" for key in ("mean", "low", "high", "pairs")]
+    keys = ["mean", "std", "paper", "best_mean", "bold", *behind_keys]
+    assert list(first)[8:17] == [f"accuracy_{key}" for key in keys]
+    assert list(first.values())[:8] == (
+        ["ResNet-18 + CIFAR-10", "SGP", "SGP", "uniform", "0.01", "0", "Full", "0 1 2"]
+    )
+    (behind,) = (e.behind for e in tables(results(grid))[0].rows[0].entries["loss"][:1] if e)
+    assert behind is not None
+    assert float(first["loss_to_best_low"]) == pytest.approx(behind.low)
+    assert (float(first["accuracy_paper"]), float(first["loss_paper"])) == (59.31, 1.429)
     (setting,) = results(grid).settings
     cell = setting.cells["SGP", "Full"]
-    assert float(first["accuracy_mean"]) == pytest.approx(cell.accuracy.mean)
+    assert float(first["accuracy_mean"]) == pytest.approx(cell.estimate("accuracy").mean)
     assert float(first["bytes"]) == pytest.approx(250 * 9 * 30 * 44_695_864)
     assert float(first["modelled_seconds"]) == pytest.approx(9 * 119, rel=0.03)
 
@@ -671,7 +786,7 @@ def test_latex_is_a_whole_table_with_rows_of_one_length(written: dict[str, str])
     body = text[text.index(r"Topology &") : text.rindex(r"\bottomrule")]
     lines = [line for line in body.splitlines() if line.endswith(r"\\")]
     assert {len(re.findall(r"(?<!\\)&", line)) for line in lines} == {6}
-    assert len(lines) == 1 + 5 * 4  # accuracy, the paper's, loss, the paper's
+    assert len(lines) == 1 + 5 * 3  # accuracy, loss, difference
     assert r"\textbf{" in text
     assert "±" not in text
 
@@ -682,6 +797,82 @@ def test_latex_escapes_names(tmp_path: Path) -> None:
     assert (
         r"50\%\_of \$x\$ \& \{y\} \textbackslash{}input\textasciitilde{}\textasciicircum{}\#"
     ) in text
+
+
+def test_json_holds_what_the_tables_do(grid: Path) -> None:
+    done = CliRunner().invoke(app, ["report", str(grid), "--json"])
+    assert done.exit_code == 0
+    assert not list(grid.glob("*.*"))
+    cells = json.loads(done.stdout)["cells"]
+    assert [(c["method"], c["topology"]) for c in cells][:5] == [
+        *(("SGP", topology) for topology in ("Full", "Divide", "Exp", "Random")),
+        ("MSGP", "Full"),
+    ]
+    (table,) = tables(results(grid))
+    for cell in cells:
+        (line,) = (x for x in table.rows if x.method == cell["method"])
+        entry = line.entries["loss"][table.heads.index(cell["topology"])]
+        assert entry is not None
+        assert (cell["loss"]["mean"], cell["loss"]["bold"]) == (entry.estimate.mean, entry.best)
+        if entry.behind is not None:
+            assert cell["loss"]["to_best"] == entry.behind._asdict()
+        assert fmean(run["loss"] for run in cell["runs"]) == pytest.approx(entry.estimate.mean)
+        assert cell["momentum"] == (0.8 if cell["algorithm"].startswith("M") else 0)
+
+
+def test_json_has_no_nan_and_writes_nothing(tmp_path: Path) -> None:
+    config = {"data.name": "digits"}
+    fake_runs.run(tmp_path / "r", algorithm="SGP", config=config, last=exactly(0.1, None))
+    (cell,) = report.data(tmp_path)["cells"]
+    assert cell["loss"] == {
+        "mean": None,
+        "std": None,
+        "paper": None,
+        "best_mean": False,
+        "bold": False,
+        "to_best": {"mean": None, "low": None, "high": None, "pairs": 0},
+    }
+    for option in ("--watch", f"--into={tmp_path}"):
+        done = CliRunner().invoke(app, ["report", str(tmp_path), "--json", option])
+        assert isinstance(done.exception, ValueError)
+
+
+# --------------------------------------------------------------------------- following
+
+
+def test_the_page_follows_runs_until_all_are_finished(tmp_path: Path) -> None:
+    path = fake_runs.run(tmp_path / "runs" / "r", finished=False)
+    lines = (path / "records.jsonl").read_text().splitlines(keepends=True)
+    about = json.loads((path / "meta.json").read_text())
+    (path / "records.jsonl").write_text("".join(lines[:3]))
+    pages, now = [], [0.0]
+
+    def wait(seconds: float) -> None:
+        now[0] += seconds
+        if now[0] == 5:
+            (path / "records.jsonl").write_text("".join(lines))
+        if now[0] == 8:
+            (path / "meta.json").write_text(json.dumps(about | {"finished": True}))
+
+    def note(paths: dict[str, Path]) -> None:
+        page = paths["html"].read_text()
+        pages.append((now[0], Page(page).elements.count(("body", {"data-refresh": "5"}))))
+
+    report.follow(tmp_path / "runs", tmp_path / "out", wait, note, lambda: now[0])
+    assert pages == [(0, 1), (5, 1), (8, 1), (38, 0)]  # the last one half a minute after any news
+
+
+def test_a_page_that_is_no_longer_followed_stays_as_it_is(tmp_path: Path) -> None:
+    fake_runs.run(tmp_path / "r", finished=False)
+    command = [sys.executable, "-m", "pushsum", "report", str(tmp_path), "--watch"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().strip().endswith(b"report.html")
+        assert "data-refresh" in (tmp_path / "report.html").read_text()
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=300)
+    assert (process.returncode, said) == (130, b"pushsum: interrupted\n")
+    assert "data-refresh" not in (tmp_path / "report.html").read_text()
 
 
 # --------------------------------------------------------------------------- the page
@@ -733,11 +924,22 @@ def assert_alone(text: str) -> Page:
     return page
 
 
+def sections(page: str) -> list[str]:
+    """Those on the page, which the links at its head name, too."""
+    found = re.findall('<section id="(.*?)">', page)
+    links = page[page.index("<nav") : page.index("</nav>")]
+    assert re.findall('href="#(.*?)"', links) == found
+    return found
+
+
 def test_the_page_needs_nothing_else(written: dict[str, str]) -> None:
     page = assert_alone(written["html"])
-    identities = [attributes.get("id") for _, attributes in page.elements]
-    for section in ("results", "curves", "topologies", "weights", "split"):
-        assert identities.count(section) == 1
+    assert len(sections(written["html"])) == 6
+    identities = [value for _, attributes in page.elements if (value := attributes.get("id"))]
+    assert len(set(identities)) == len(identities)
+    targets = {a["href"] for tag, a in page.elements if tag == "a"}
+    assert targets <= {f"#{name}" for name in identities}  # a cell links to its runs
+    assert "#run-3" in targets
     assert len(written["html"]) < 200_000
 
 
@@ -751,11 +953,11 @@ def test_each_setting_is_a_table_of_its_own_with_what_it_has(tmp_path: Path) -> 
     section = html[html.index('<section id="results">') : html.index('<section id="curves">')]
     assert re.findall("<h3>(.*)</h3>", section) == ["ResNet-18 + CIFAR-10", "ResNet-18 + CIFAR-100"]
     first, second = re.findall('<table class="results">(.*?)</table>', section, re.DOTALL)
-    head = re.compile(r'<th scope="col" class="head(?: start)?">(.*?)</th>')
+    head = re.compile(r'<th scope="col" class="head sort">(.*?)</th>')
     assert head.findall(first) == ["Full", "Divide", "Exp", "Random", "Average"]
     assert head.findall(second) == ["Ring"]  # an average of one column would repeat it
-    method = re.compile(r'scope="rowgroup" class="stick">(.*?)</th>')
-    assert method.findall(first) == list(fake_runs.ALGORITHMS)
+    method = re.compile(r'scope="rowgroup" class="stick"><span>(.*?)</span>')
+    assert method.findall(first) == list(ROWS)
     assert method.findall(second) == ["SGP"]
     assert "–" not in first + second  # no place without runs
 
@@ -781,12 +983,11 @@ def test_latex_averages_settings_of_several_topologies_alone(tmp_path: Path) -> 
     assert r"\begin{tabular}{llr}" in text
     fake_runs.grid(tmp_path / "a", ["SGP"], ["full", "divide"], [0])
     text = formats.latex(results(tmp_path))
-    assert r"\begin{tabular}{llrrrr}" in text
-    assert (
-        r"& & \multicolumn{2}{c}{(1) ResNet-18 + CIFAR-10} & "
-        r"\multicolumn{1}{c}{(2) ResNet-18 + CIFAR-100} & \multicolumn{1}{c}{Average} \\"
-    ) in text
-    assert r"Topology & & Full & Divide & Ring & (1) \\" in text
+    assert re.findall(r"\\begin\{tabular\}\{(l+r+)\}", text) == ["llrrr", "llr"]
+    assert re.findall(r"^Topology & & (.*) ", text, re.MULTILINE) == [
+        "Full & Divide & Average",
+        "Ring",
+    ]
 
 
 def test_the_policy_allows_our_script_alone(written: dict[str, str]) -> None:
@@ -835,8 +1036,8 @@ def test_curves_are_means_over_seeds_with_their_range(grid: Path) -> None:
     panel = drawn["settings"][0]["panels"][0]
     assert (panel["topology"], len(panel["series"])) == ("Full", 5)
     series = panel["series"][2]
-    runs = found.settings[0].cells["SGAP", "Full"].runs
-    at_end = [run.last.measures["accuracy"].mean for run in runs]
+    runs = found.settings[0].cells["SGAP, moreau", "Full"].runs
+    at_end = [run.last.accuracy for run in runs]
     mean, low, high = series["y"]["accuracy"]
     assert [mean[-1], low[-1], high[-1]] == pytest.approx(
         [fmean(at_end), min(at_end), max(at_end)], rel=1e-5
@@ -845,14 +1046,14 @@ def test_curves_are_means_over_seeds_with_their_range(grid: Path) -> None:
     assert series["x"]["steps"] == [250 * k for k in range(10)]
     assert series["x"]["bytes"][-1] == pytest.approx(runs[0].last.bytes, rel=1e-5)
     _, low, high = series["y"]["nodes"]
-    assert low[3] == pytest.approx(min(r.records[3].measures["nodes"].low for r in runs), rel=1e-5)
+    assert low[3] == pytest.approx(min(r.records[3].nodes.low for r in runs), rel=1e-5)
     assert [m["key"] for m in drawn["measures"] if m["log"]] == ["theorem", "mean_square"]
 
 
 def test_a_seed_that_stops_early_leaves_the_others_going_on(tmp_path: Path) -> None:
     fake_runs.run(tmp_path / "a")
     fake_runs.run(tmp_path / "b", seed=1, records=4, finished=False)
-    series = curves.curves(results(tmp_path))["settings"][0]["panels"][0]["series"][0]
+    series = series_of(tmp_path)[0]
     mean, low, high = series["y"]["accuracy"]
     assert len(mean) == 10
     assert low[9] == mean[9] == high[9]
@@ -894,7 +1095,7 @@ def test_seeds_tested_at_other_epochs_are_averaged_where_all_were(tmp_path: Path
     fake_runs.run(tmp_path / "a")
     path = fake_runs.run(tmp_path / "b", seed=1, config={"evaluation.every": 3}) / "records.jsonl"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:7:3]))
-    series = curves.curves(results(tmp_path))["settings"][0]["panels"][0]["series"][0]
+    series = series_of(tmp_path)[0]
     assert series["x"]["epochs"] == [0, 3, 6, 7, 8, 9]
 
 
@@ -902,13 +1103,15 @@ def test_what_was_not_measured_is_not_offered(tmp_path: Path) -> None:
     path = fake_runs.run(tmp_path / "r") / "records.jsonl"
     records = [json.loads(line) | {"nodes": None} for line in path.read_text().splitlines()]
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    keys = [measure["key"] for measure in curves.curves(results(tmp_path))["measures"]]
+    drawn = curves.curves(results(tmp_path))
+    assert "nodes" not in drawn["settings"][0]["panels"][0]["series"][0]["y"]
+    keys = [measure["key"] for measure in drawn["measures"]]
     assert keys == ["accuracy", "loss", "train_loss", "theorem", "mean_square"]
 
 
 def test_long_runs_are_thinned(tmp_path: Path) -> None:
     fake_runs.run(tmp_path / "r", records=2000, weights=False)
-    series = curves.curves(results(tmp_path))["settings"][0]["panels"][0]["series"][0]
+    series = series_of(tmp_path)[0]
     steps = series["x"]["steps"]
     assert len(steps) == curves.MOST_POINTS
     assert (steps[0], steps[-1]) == (0, 250 * 1999)
@@ -918,7 +1121,7 @@ def test_long_runs_are_thinned(tmp_path: Path) -> None:
 def test_weight_matrices_first_middle_and_last(grid: Path) -> None:
     found = pictures.weights(results(grid).settings[0])
     assert len(found) == 20
-    changing, constant = found["SGAP", "Full"], found["SGP", "Full"]
+    changing, constant = found["SGAP, moreau", "Full"], found["SGP", "Full"]
     assert [m.title for m in changing.maps] == ["step 250", "step 1250", "step 2250"]
     assert not changing.constant
     assert constant.constant
@@ -934,17 +1137,19 @@ def test_what_is_said_below_several_weight_matrices_is_said_of_the_last(
     assert set(said) == {"kept 0.167", "last: kept 0.925"}
 
 
-def test_runs_without_weights_or_split_say_so(tmp_path: Path) -> None:
+def test_a_section_without_content_is_not_there(tmp_path: Path) -> None:
     path = fake_runs.run(tmp_path / "r", weights=False)
     meta = json.loads((path / "meta.json").read_text())
     (path / "meta.json").write_text(json.dumps(meta | {"split": None, "certificate": None}))
     page = report.write(tmp_path)["html"].read_text()
-    assert "These runs recorded no weight matrices." in page
-    assert "These runs did not record their split." in page
+    assert sections(page) == ["results", "curves", "runs", "topologies"]
+    fake_runs.run(tmp_path / "s", seed=1)
+    page = report.write(tmp_path)["html"].read_text()
+    assert sections(page) == ["results", "curves", "runs", "topologies", "weights", "split"]
 
 
 def test_heat_maps_shade_by_share_and_join_neighbours() -> None:
-    drawn = pictures._cells([[0, 0.001, 1, 1], [0.5, 0, nan, 2]])
+    drawn = pictures._cells(((0, 0.001, 1, 1), (0.5, 0, nan, 2)))
     assert re.findall(r'd="([^"]+)" fill="#0072B2" fill-opacity="([^"]+)"', drawn) == [
         ("M1 0h1v1h-1z", "0.1"),
         ("M0 1h1v1h-1z", "0.5"),
@@ -953,7 +1158,7 @@ def test_heat_maps_shade_by_share_and_join_neighbours() -> None:
 
 
 def test_large_matrices_are_drawn_in_blocks() -> None:
-    assert pictures._blocks([[1, 3, 5], [5, 7, 9], [0, 2, 4]], 2, 2) == [[4, 7], [1, 4]]
+    assert pictures._blocks(((1, 3, 5), (5, 7, 9), (0, 2, 4)), 2, 2) == ((4, 7), (1, 4))
     assert [pictures.block(n) for n in (1, 40, 41, 1000)] == [1, 1, 2, 25]
 
 
@@ -963,15 +1168,25 @@ def test_splits_that_differ_between_seeds_are_said_to(tmp_path: Path) -> None:
         meta = json.loads((path / "meta.json").read_text())
         meta["split"][0][0] = seed
         (path / "meta.json").write_text(json.dumps(meta))
-    (drawing,) = pictures.splits(results(tmp_path))
-    assert drawing.title == "ResNet-18 + CIFAR-10, seed 0 of 2 different ones"
-    assert drawing.note == "20,000 to 25,000 training samples per node"
+    (split,) = pictures.splits(results(tmp_path))
+    assert split.title == "ResNet-18 + CIFAR-10, seed 0 of 2 different ones"
+    assert split.note == "20,000 to 25,000 training samples per node"
+    assert split.rows[0] == (0, 20_000, [(0, 0), *[(5000, 100)] * 4, *[(0, 0)] * 5])
 
 
-def test_reading_runs_nothing(grid: Path) -> None:
-    """Nor does it wait for torch."""
+def test_a_large_split_is_shown_in_blocks(tmp_path: Path) -> None:
+    fake_runs.run(tmp_path / "r", nodes=100, classes=60)
+    (split,) = pictures.splits(results(tmp_path))
+    assert (split.size, len(split.rows), len(split.rows[0][2])) == ((3, 2), 34, 30)
+    assert split.rows[33] == (99, 150_000, [*[(0, 0)] * 15, *[(5000, 100)] * 15])
+
+
+def test_reading_runs_nothing(grid: Path, tmp_path: Path) -> None:
+    """Nor does it wait for torch, unless there is something to draw, or the paper's beside it."""
+    plain = fake_runs.run(tmp_path / "plain", config={"data.name": "digits"})
     code = (
         "import sys; from pathlib import Path; import pushsum.report as report; "
-        f"report.load(Path({str(grid)!r})); assert 'torch' not in sys.modules"
+        f"report.load(Path({str(grid)!r})); report.data(Path({str(plain)!r})); "
+        "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

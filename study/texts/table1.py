@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from itertools import combinations
 from statistics import fmean
 
+from pushsum.report.paper import authors as authors_curves
 from pushsum.report.paper import table1 as paper_table
-from study.collect import read
 from study.numbers import METHODS, OTHERS, TOPOLOGIES, Ended, among, chosen, difference, of, spread
 from study.words import TITLES, Text, percent, points, table
 
@@ -98,9 +98,9 @@ def authors_level(found: list[Ended]) -> str:
 def _authors(method: str, epochs: str) -> dict[str, float]:
     """Topology -> accuracy."""
     return {
-        row["topology"]: float(row["accuracy"])
-        for row in read("authors")
-        if (row["algorithm"], row["epochs"]) == (method, epochs)
+        topology: accuracies[int(epochs)]
+        for (name, topology), accuracies in authors_curves().items()
+        if name == method
     }
 
 

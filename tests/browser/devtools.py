@@ -153,9 +153,9 @@ class Browser:
 
     def press(self, key: str) -> None:
         """A key goes down and up again."""
-        text = {"Enter": "\r", " ": " "}.get(key)
-        code = {"Enter": 13, " ": 32, "ArrowRight": 39, "ArrowLeft": 37, "Escape": 27, "Tab": 9}
-        common = {"key": key, "windowsVirtualKeyCode": code[key]}
+        text = {"Enter": "\r"}.get(key, key if len(key) == 1 else None)
+        code = {"Enter": 13, "ArrowRight": 39, "ArrowLeft": 37, "Escape": 27, "Tab": 9}
+        common = {"key": key, "windowsVirtualKeyCode": code.get(key, ord(key[0]))}
         typed = {"text": text} if text else {}
         self.call("Input.dispatchKeyEvent", type="keyDown", **common, **typed)
         self.call("Input.dispatchKeyEvent", type="keyUp", **common)

@@ -9,10 +9,13 @@ import pytest
 import fake_runs
 from browser.devtools import Browser
 from pushsum import report
+from pushsum.report.page import html
+from pushsum.report.results import collect
 
 pytestmark = pytest.mark.slow
 
 PANELS = "[...document.querySelectorAll('.chart')]"
+ROWS = ("SGP", "MSGP", "SGAP, moreau", "MSGAP, moreau", "S-ADDOPT")
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>"
 
 
@@ -94,7 +97,7 @@ def test_names_in_tables_stay_whole_and_heads_low(
 ) -> None:
     browser.open(wide_page, width)
     lines = "(r => (r.selectNodeContents(e), r.getClientRects().length))(document.createRange())"
-    names = "[...document.querySelectorAll('th.stick')].filter(e => e.textContent == 'S-ADDOPT')"
+    names = "[...document.querySelectorAll('.stick span')].filter(e => e.textContent == 'S-ADDOPT')"
     assert browser.evaluate(f"{names}.map(e => {lines})") == [1] * 4
     cut = "e.scrollWidth > e.clientWidth"
     assert not browser.evaluate(f"{names}.some(e => {cut})")
@@ -109,7 +112,7 @@ def test_every_method_is_drawn_in_every_panel(browser: Browser, page: Path) -> N
     assert series(browser) == [[0, 1, 2, 3, 4]] * 4
     assert browser.evaluate("document.querySelectorAll('.chart .band').length") == 20
     buttons = "[...document.querySelectorAll('#legend button')].map(b => b.textContent)"
-    assert browser.evaluate(buttons) == list(fake_runs.ALGORITHMS)
+    assert browser.evaluate(buttons) == list(ROWS)
 
 
 def test_a_click_on_the_legend_hides_a_method_in_all_panels(browser: Browser, page: Path) -> None:
@@ -189,10 +192,10 @@ def test_pointing_at_a_panel_shows_the_values(browser: Browser, page: Path) -> N
     browser.point(x, y)
     rows = "[...document.querySelectorAll('#tip tr')].map(r => [...r.cells].map(c => c.innerText))"
     shown = browser.evaluate(rows)
-    assert [row[1] for row in shown] == list(fake_runs.ALGORITHMS)
+    assert [row[1] for row in shown] == list(ROWS)
     runs = report.load(page.parent)
     last = [
-        100 * run.records[-1].measures["accuracy"].mean
+        100 * run.last.accuracy
         for run in runs
         if (run.algorithm, run.config["topology.name"]) == ("SGAP", "full")
     ]
@@ -253,7 +256,10 @@ def test_text_stands_out_in_light_and_dark(browser: Browser, page: Path, scheme:
     assert ground > 0.9 if scheme == "light" else ground < 0.2
     for selector, style in [
         ("h1", "color"),
-        (".paper", "color"),
+        (".results td a", "color"),
+        (".results .below", "color"),
+        (".behind td", "color"),
+        (".plain code", "color"),
         (".chart text", "fill"),
         (".gallery .node", "fill"),
         (".chart .curve", "stroke"),
@@ -263,9 +269,126 @@ def test_text_stands_out_in_light_and_dark(browser: Browser, page: Path, scheme:
     browser.call("Emulation.setEmulatedMedia", features=[])
 
 
-def test_without_script_there_is_a_table(browser: Browser, page: Path) -> None:
+def drag(browser: Browser, start: tuple[float, float], end: tuple[float, float]) -> None:
+    """Over a part of the first panel, given as shares of its picture."""
+    x, y, width, height = browser.evaluate(
+        "(e => (e.scrollIntoView({block: 'center'}), "
+        "(b => [b.x, b.y, b.width, b.height])(e.getBoundingClientRect())))"
+        "(document.querySelector('.chart svg'))"
+    )
+    for kind, (across, down) in (
+        ("mouseMoved", start),
+        ("mousePressed", start),
+        ("mouseMoved", end),
+        ("mouseReleased", end),
+    ):
+        place = {"x": x + across * width, "y": y + down * height}
+        browser.call(
+            "Input.dispatchMouseEvent", type=kind, **place, button="left", buttons=1, clickCount=1
+        )
+
+
+def ticks(browser: Browser, axis: str) -> list[float]:
+    return [float(text) for text in captions(browser, f".{axis}")]
+
+
+def test_a_part_can_be_enlarged_and_all_be_shown_again(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    whole = paths(browser)
+    drag(browser, (0.5, 0.05), (0.9, 0.4))
+    xs, ys = ticks(browser, "x"), ticks(browser, "y")
+    assert 3 < min(xs) < max(xs) < 9
+    assert min(ys) > 35
+    low, high = (
+        float(browser.evaluate(f"document.querySelector('[name={name}]').value"))
+        for name in ("low", "high")
+    )
+    assert 35 < low < min(ys) <= max(ys) < high < 80
+    browser.click("#whole")
+    assert paths(browser) == whole
+    drag(browser, (0.5, 0.3), (0.9, 0.31))  # hardly any height: the heights fit what is there
+    assert browser.evaluate("document.querySelector('[name=low]').value") == ""
+    assert min(ticks(browser, "x")) > 3
+    browser.evaluate("document.querySelector('.chart svg').focus()")
+    browser.press("0")
+    assert paths(browser) == whole
+    browser.press("+")
+    assert (min(ticks(browser, "x")), max(ticks(browser, "x"))) == (3, 6)
+    browser.press("-")
+    assert paths(browser) == whole
+    assert browser.problems == []
+
+
+def test_the_range_upwards_can_be_typed(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    choose(browser, "low", "50")
+    choose(browser, "high", "70")
+    assert ticks(browser, "y")[::2] == [50, 60, 70]
+    choose(browser, "low", "")
+    choose(browser, "high", "")
+    assert ticks(browser, "y") == [20, 40, 60]
+
+
+def test_the_nodes_own_models_can_stand_beside_the_average(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    average = paths(browser)
+    choose(browser, "models", "both")
+    assert series(browser) == [[0, 0, 1, 1, 2, 2, 3, 3, 4, 4]] * 4
+    assert browser.evaluate("document.querySelectorAll('.chart .band').length") == 20
+    assert browser.evaluate("document.querySelectorAll('.chart .own').length") == 20
+    choose(browser, "models", "own")
+    assert series(browser) == [[0, 1, 2, 3, 4]] * 4
+    choose(browser, "measure", "2")  # of which there is one kind
+    assert browser.evaluate("document.querySelectorAll('.chart .own').length") == 0
+    assert series(browser) == [[0, 1, 2, 3, 4]] * 4
+    choose(browser, "measure", "0")
+    choose(browser, "models", "average")
+    assert paths(browser) == average
+
+
+def test_columns_can_be_sorted(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    names = "[...document.querySelectorAll('.results .stick span')].map(e => e.textContent)"
+    values = "[...document.querySelectorAll('.results tbody tr:first-child')].map(r => r.cells[3])"
+    values += ".map(e => parseFloat(e.textContent))"
+    assert browser.evaluate(names) == list(ROWS)
+    for best_first in (True, False):
+        browser.click(".results th.sort:nth-child(3) button")
+        found = browser.evaluate(values)
+        assert found == sorted(found, reverse=best_first)
+    assert sorted(browser.evaluate(names)) == sorted(ROWS)
+    rows = "[...document.querySelectorAll('#runs tbody tr')].map(r => r.cells[3].textContent)"
+    browser.click("#runs th:nth-child(4) button")
+    accuracies = [float(text) for text in browser.evaluate(rows)]
+    assert len(accuracies) == 60
+    assert accuracies == sorted(accuracies, reverse=True)
+    assert browser.problems == []
+
+
+def test_a_cell_leads_to_its_runs(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    browser.click(".results tbody:nth-of-type(3) td a")
+    row = browser.evaluate("[...document.querySelector('tr:target').cells].map(e => e.innerText)")
+    assert row[:3] == ["SGAP, moreau", "Full", "0"]
+
+
+def test_a_page_that_follows_runs_keeps_what_was_chosen(browser: Browser, tmp_path: Path) -> None:
+    results = collect(*report.find(fake_runs.grid(tmp_path, topologies=["full"], seeds=[0])))
+    path = tmp_path / "followed.html"
+    path.write_text(html(results, tmp_path, refresh=100))
+    browser.open(path)
+    browser.click("#legend button[data-method='2']")
+    choose(browser, "measure", "1")
+    drag(browser, (0.5, 0.05), (0.9, 0.4))
+    before = paths(browser)
+    browser.open(path)
+    assert paths(browser) == before
+    assert series(browser) == [[0, 1, 3, 4]]
+    assert browser.problems == []
+
+
+def test_without_script_there_are_tables(browser: Browser, page: Path) -> None:
     browser.open(page, script=False)
     assert browser.evaluate("document.querySelector('#drawn').hidden") is True
-    text = browser.evaluate("document.querySelector('#curves').innerText")
-    assert "The curves need JavaScript" in text
-    assert text.count("S-ADDOPT") == 4
+    assert browser.evaluate("document.querySelectorAll('#runs tbody tr').length") == 60
+    assert browser.evaluate("document.querySelector('#curves noscript').innerText") != ""

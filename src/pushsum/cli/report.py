@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from time import sleep
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,12 +22,28 @@ def report(
     into: Annotated[
         Path | None, typer.Option(help="Where to write; the directory itself if not given.")
     ] = None,
+    watch: Annotated[
+        bool,
+        typer.Option(
+            "--watch", help="Write again whenever a run records; ends with the runs, or by Ctrl-C."
+        ),
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the tables as JSON, and write nothing.")
+    ] = False,
 ) -> None:
-    """Write report.html (one page, no network) and the table as Markdown, CSV and LaTeX."""
-    from pushsum.report import write
+    """Write report.html (one page, no network) and the tables as Markdown, CSV and LaTeX."""
+    from pushsum.report import data, follow, write
 
-    for path in write(directory, into, _warn).values():
-        typer.echo(path)
+    if as_json and (watch or into is not None):
+        raise ValueError("--json writes nothing: leave out --into and --watch")
+    if as_json:
+        typer.echo(json.dumps(data(directory), indent=1, allow_nan=False))
+    elif watch:
+        follow(directory, into, sleep, lambda paths: typer.echo(paths["html"]))
+    else:
+        for path in write(directory, into, _warn).values():
+            typer.echo(path)
 
 
 def _warn(left_out: tuple[Skipped, ...]) -> None:

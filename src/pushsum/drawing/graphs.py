@@ -245,5 +245,5 @@ def _matrices(topology: Topology) -> tuple[float, list[str], str]:
             + svg.text(left, top - 6, "receiver →", 11, SOFT)
             + svg.text(-top, left - 8, "← sender", 11, SOFT, "end", turn=-90)
         )
-    key = f"a cell is {block} × {block} nodes; darker: more channels"
+    key = f"a cell is {block} × {block} nodes; the stronger the blue, the more channels"
     return side, panels, svg.text(0, 0, key, 12, SOFT) if block > 1 else ""

@@ -1,16 +1,17 @@
 """The curves as numbers for the page's script: averaged over seeds, thinned, ready to draw."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import cycle
-from math import isnan
+from math import ceil, isnan
 from statistics import fmean
 from typing import Any, NamedTuple
 
 from pushsum.drawing.svg import PALETTE
 from pushsum.methods import NAMES
+from pushsum.report import paper
 from pushsum.report.results import Cell, Results
-from pushsum.report.runs import Record
+from pushsum.report.runs import Record, Run
 
 DASHES = 3  # kinds of lines that the script can draw
 MOST_POINTS = 400  # of a curve; beyond that they are closer than pixels
@@ -21,25 +22,27 @@ class Measure(NamedTuple):
     """What can be drawn upwards.
 
     Attributes:
-        key: its name in `Record.measures`.
+        key: its name in a `Record`.
         label: its name on the page.
         log: whether its axis starts out logarithmic.
         percent: whether it is a share.
+        own: the name of the same for the nodes' own models.
     """
 
     key: str
     label: str
     log: bool = False
     percent: bool = False
+    own: str = ""
 
 
 MEASURES = (
-    Measure("accuracy", "test accuracy (%)", percent=True),
-    Measure("loss", "test loss"),
+    Measure("accuracy", "test accuracy (%)", percent=True, own="nodes"),
+    Measure("loss", "test loss", own="nodes_loss"),
+    Measure("validation", "validation accuracy (%)", percent=True),
     Measure("train_loss", "train loss"),
     Measure("theorem", "consensus distance, max over nodes of the L1 norm", log=True),
     Measure("mean_square", "consensus distance, mean square", log=True),
-    Measure("nodes", "accuracy of the nodes' own models (%), range over nodes", percent=True),
 )
 AXES = {"steps": "steps", "epochs": "epochs", "bytes": "bytes pushed", "time": "modelled time"}
 
@@ -56,9 +59,10 @@ def curves(results: Results) -> dict[str, Any]:
                 {
                     "topology": topology,
                     "series": [
-                        {"method": numbers[method]} | _series(cell, most)
+                        {"method": numbers[method]} | series
                         for (method, t), cell in setting.cells.items()
                         if t == topology
+                        for series in (_series(cell, most), *_authors(cell.runs[0]))
                     ],
                 }
                 for topology in setting.topologies
@@ -112,7 +116,6 @@ def _series(cell: Cell, most: int) -> dict[str, Any]:
     ends = [round(run.last.epoch, 6) for run in cell.runs]
     shared = [e for e in sorted(at) if len(at[e]) >= sum(end >= e for end in ends)]
     points = _thinned([at[epoch] for epoch in shared], most)
-    measured = [[record.measures for record in records] for records in points]
     xs = {
         "steps": [_mean(r.step for r in records) for records in points],
         "epochs": [_mean(r.epoch for r in records) for records in points],
@@ -120,14 +123,23 @@ def _series(cell: Cell, most: int) -> dict[str, Any]:
         "time": [_mean(r.modelled for r in records) for records in points],
     }
     ys = {}
-    for measure in MEASURES:
-        spreads = [[found[measure.key] for found in group] for group in measured]
+    for key in (name for m in MEASURES for name in (m.key, m.own) if name):
+        spreads = [[record.spread(key) for record in records] for records in points]
         mean = [_mean(s.mean for s in group) for group in spreads]
         if any(value is not None for value in mean):
             low = [_rounded(min((s.low for s in group), default=0)) for group in spreads]
             high = [_rounded(max((s.high for s in group), default=0)) for group in spreads]
-            ys[measure.key] = [mean] if low == high else [mean, low, high]
-    return {"runs": len(cell.runs), "x": xs, "y": ys}
+            ys[key] = [mean] if low == high else [mean, low, high]
+    return {"x": xs, "y": ys}
+
+
+def _authors(run: Run) -> Iterator[dict[str, Any]]:
+    """The published curve of the same experiment, as far as ours goes."""
+    if theirs := paper.curve(run)[: ceil(run.last.epoch) + 1]:
+        epochs = list(range(len(theirs)))
+        steps = run.meta.get("steps_per_epoch")
+        xs = {"epochs": epochs, "steps": [e * steps for e in epochs] if type(steps) is int else []}
+        yield {"authors": True, "x": xs, "y": {"accuracy": [list(theirs)]}}
 
 
 def _thinned(points: list[list[Record]], most: int) -> list[list[Record]]:

@@ -1,22 +1,22 @@
-"""The table as Markdown, CSV and LaTeX, and how its numbers are written everywhere."""
+"""The tables as Markdown, CSV, LaTeX and JSON, and how their numbers are written everywhere."""
 
 import csv
 import io
 import re
-from itertools import groupby
-from math import isnan
+from collections.abc import Callable, Iterator
+from math import isnan, nan
+from pathlib import Path
+from statistics import fmean
+from typing import Any
 
-from pushsum.report.results import AVERAGE, Entry, Line, Results, columns, notes, table, tables
+from pushsum.names import flat, plain
+from pushsum.report.results import Results
+from pushsum.report.runs import Run
+from pushsum.report.tables import Difference, Entry, Table, notes, tables, warnings
 
 DECIMALS = {"accuracy": 2, "loss": 3}
 MEASURES = {"accuracy": "Acc (%)", "loss": "Loss"}
-_CSV = (
-    *("setting", "algorithm", "weighting", "topology", "seeds"),
-    *("accuracy_mean", "accuracy_std", "loss_mean", "loss_std", "paper_accuracy", "paper_loss"),
-    *("bytes", "modelled_seconds", "unfinished"),
-)
-
-
+TO_BEST = "vs best"
 _NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?")
 
 
@@ -27,142 +27,97 @@ def number(value: float, measure: str) -> str:
     return f"{value:.{DECIMALS[measure]}f}" if abs(value) < 1e5 else f"{value:.2e}"
 
 
+def difference(entry: Entry | None, measure: str) -> tuple[str, str]:
+    """How far an entry is behind the best mean of its column, and the interval of that."""
+
+    def signed(value: float) -> str:
+        return ("+" if value > 0 else "−" if value < 0 else "±") + number(abs(value), measure)
+
+    if entry is None or entry.behind is None:
+        return ("best" if entry and entry.first else "–"), ""
+    mean, low, high, _ = entry.behind
+    return signed(mean), "" if isnan(low) else f"[{signed(low)}, {signed(high)}]"
+
+
+def relative(path: Path, directory: Path) -> str:
+    """Below the directory; of itself its name."""
+    return plain(str(path.relative_to(directory)) if path != directory else path.resolve().name)
+
+
+# --------------------------------------------------------------------------- text
+
+
 def markdown(results: Results) -> str:
     """GitHub-flavoured: one table per setting."""
     parts = []
-    for setting, heads, methods in tables(results):
-        rows = [["Algorithm", "", *map(_md, heads)], [":--", ":--", *["--:"] * len(heads)]]
-        for _, lines in methods:
-            rows += [_md_row(line, k == 0) for k, line in enumerate(lines)]
+    for table in tables(results):
+        rows = [["Algorithm", "", *map(_md, table.heads)]]
+        rows.append([":--", ":--", *["--:"] * len(table.heads)])
+        rows += [line for row in _grid(table, _md, "**{}**", "{}") for line in row]
         body = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-        parts.append(f"### {_md(setting.name)}\n\n{body}\n")
-    return "\n".join([*parts, *(f"- {_md(note)}" for note in notes(results))]) + "\n"
+        parts.append(f"### {_md(table.setting.name)}\n\n{body}\n")
+    said = [f"**{_md(text)}**" for text in warnings(results)] + [_md(n) for n in notes(results)]
+    return "\n".join([*parts, *(f"- {text}" for text in said)]) + "\n"
 
 
-def _md_row(line: Line, first: bool) -> list[str]:
-    def text(entry: Entry | None) -> str:
+def latex(results: Results) -> str:
+    """A table* per setting: with booktabs they look better, without it they compile too."""
+    said = " ".join(["", *warnings(results), *notes(results)])  # below the first of them
+    found = [
+        "% Add \\usepackage{booktabs} to your preamble for finer rules; without it, this works",
+        "% too. Written by: pushsum report",
+        r"\providecommand{\toprule}{\hline}\providecommand{\midrule}{\hline}",
+        r"\providecommand{\bottomrule}{\hline}",
+    ]
+    for table in tables(results):
+        found += [
+            r"\begin{table*}",
+            r"\centering\scriptsize\setlength{\tabcolsep}{2.5pt}",
+            rf"\caption{{{_tex(f'{table.setting.name}.{said}')}}}",
+            rf"\begin{{tabular}}{{ll{'r' * len(table.heads)}}}",
+            r"\toprule",
+            rf"Topology & & {' & '.join(map(_tex, table.heads))} \\",
+        ]
+        for row in _grid(table, _tex, r"\textbf{{{}}}", r"{{\tiny {}}}"):
+            found += [r"\midrule", *(rf"{' & '.join(line)} \\" for line in row)]
+        found += [r"\bottomrule", r"\end{tabular}", r"\end{table*}"]
+        said = ""
+    return "\n".join([*found, ""])
+
+
+def _grid(
+    table: Table, escape: Callable[[str], str], bold: str, small: str
+) -> Iterator[list[list[str]]]:
+    """The lines of every row."""
+
+    def text(entry: Entry | None, measure: str) -> str:
         if entry is None:
-            return "–"
-        ours = number(entry.estimate.mean, line.measure)
+            return escape("–")
+        ours = number(entry.estimate.mean, measure)
         if not isnan(entry.estimate.std):
-            ours += f" ± {number(entry.estimate.std, line.measure)}"
-        ours = f"**{ours}**" if entry.best else ours
-        theirs = "" if isnan(entry.paper) else f" ({number(entry.paper, line.measure)})"
-        return f"{ours}{'†' if entry.unfinished else ''}{theirs}"
+            ours += f" ± {number(entry.estimate.std, measure)}"
+        mark = escape("†") if entry.unfinished else ""
+        theirs = "" if isnan(entry.paper) else f" ({number(entry.paper, measure)})"
+        return (bold if entry.best else "{}").format(escape(ours)) + mark + theirs
 
-    cells = map(text, line.entries)
-    return [_md(line.method) if first else "", MEASURES[line.measure], *cells]
+    main = table.measures[0]
+    for row in table.rows:
+        lines = [
+            [escape(MEASURES[m]), *(text(e, m) for e in row.entries[m])] for m in table.measures
+        ]
+        if len(table.rows) > 1:
+            behind = (escape(" ".join(difference(e, main)).strip()) for e in row.entries[main])
+            lines.append([TO_BEST, *map(small.format, behind)])
+        elif len(lines) == 1:
+            lines.append([""] * len(lines[0]))  # for the set-up
+        names = [escape(row.method), small.format(escape(row.setup)), ""]
+        yield [[name, *line] for name, line in zip(names, lines, strict=False)]
 
 
 def _md(text: str) -> str:
     text = " ".join(text.split())
     text = "".join(f"\\{c}" if c in "\\`*_[]|~#" else c for c in text)
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
-def comma_separated(results: Results) -> str:
-    """Long form, one cell a row; accuracy in percent, bytes and seconds as means over runs."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(_CSV)
-
-    def plain(value: float, missing: str = "") -> str:
-        return missing if isnan(value) else f"{value:.8g}"
-
-    for setting in results.settings:
-        for (method, topology), cell in setting.cells.items():
-            weightings = sorted({run.weighting for run in cell.runs})
-            count = len(cell.runs)
-            writer.writerow(
-                [
-                    *map(_csv, (setting.name, method, "; ".join(weightings), topology)),
-                    " ".join(str(run.seed) for run in cell.runs),
-                    plain(cell.accuracy.mean, "nan"),
-                    plain(cell.accuracy.std),
-                    plain(cell.loss.mean, "nan"),
-                    plain(cell.loss.std),
-                    *(map(plain, cell.paper) if cell.paper else ("", "")),
-                    plain(sum(run.last.bytes for run in cell.runs) / count),
-                    plain(sum(run.last.modelled for run in cell.runs) / count),
-                    cell.unfinished,
-                ]
-            )
-    return out.getvalue()
-
-
-def _csv(text: str) -> str:
-    """A name that no spreadsheet takes for a formula."""
-    text = " ".join(text.split())
-    formula = text.startswith(("=", "+", "-", "@")) and not _NUMBER.fullmatch(text)
-    return f"'{text}" if formula else text
-
-
-def latex(results: Results) -> str:
-    """A table* in the paper's layout: with booktabs it looks better, without it compiles too."""
-    lines, places = table(results), columns(results)
-    groups = [(setting.name, len(setting.topologies)) for setting in results.settings]
-    if len(groups) > 1:  # short names, for there is little room above the averages
-        short = {name: f"({k})" for k, (name, _) in enumerate(groups, start=1)}
-        groups = [(f"{short[name]} {name}", width) for name, width in groups]
-    else:
-        short = {name: "" for name, _ in groups}
-    averages = sum(setting.averaged for setting in results.settings)
-    spans = [*groups, *([(AVERAGE, averages)] if averages else [])]
-    start, rules = 3, []
-    for _, width in spans:
-        rules.append(rf"\cmidrule(lr){{{start}-{start + width - 1}}}")
-        start += width
-    heads = [_tex(topology or short[name]) for name, topology in places]
-    size = "scriptsize" if len(places) > 6 else "footnotesize"
-    body = []
-    for method, pair in groupby(lines, lambda line: line.method):
-        body += [r"\midrule", *_tex_rows(_tex(method), list(pair))]
-    spread = " & ".join(rf"\multicolumn{{{width}}}{{c}}{{{_tex(name)}}}" for name, width in spans)
-    return "\n".join(
-        [
-            "% Add \\usepackage{booktabs} to your preamble for finer rules; without it, this works",
-            "% too. Written by: pushsum report",
-            r"\begin{table*}",
-            r"\providecommand{\toprule}{\hline}\providecommand{\midrule}{\hline}",
-            r"\providecommand{\bottomrule}{\hline}",
-            r"\ifdefined\cmidrule\else\def\cmidrule(lr)#1{\cline{#1}}\fi",
-            rf"\centering\{size}\setlength{{\tabcolsep}}{{2.5pt}}",
-            rf"\caption{{{' '.join(map(_tex, notes(results)))}}}",
-            rf"\begin{{tabular}}{{ll{'r' * len(places)}}}",
-            r"\toprule",
-            rf"Model + data & & {spread} \\",
-            "".join(rules),
-            rf"Topology & & {' & '.join(heads)} \\",
-            *body,
-            r"\bottomrule",
-            r"\end{tabular}",
-            r"\end{table*}",
-            "",
-        ]
-    )
-
-
-def _tex_rows(method: str, lines: list[Line]) -> list[str]:
-    rows = []
-    for line in lines:
-        ours, theirs = [], []
-        for entry in line.entries:
-            ours.append("--" if entry is None else _tex_entry(entry, line.measure))
-            given = entry is not None and not isnan(entry.paper)
-            theirs.append(number(entry.paper, line.measure) if entry and given else "")
-        rows.append(rf"{method} & {_tex(MEASURES[line.measure])} & {' & '.join(ours)} \\")
-        method = ""
-        if any(theirs):
-            rows.append(rf" & \quad paper & {' & '.join(theirs)} \\")
-    return rows
-
-
-def _tex_entry(entry: Entry, measure: str) -> str:
-    mean = number(entry.estimate.mean, measure)
-    text = rf"\textbf{{{mean}}}" if entry.best else mean
-    if not isnan(entry.estimate.std):
-        text += rf"{{\tiny$\pm${number(entry.estimate.std, measure)}}}"
-    return text + (r"$^\dagger$" if entry.unfinished else "")
 
 
 _TEX = {
@@ -174,6 +129,7 @@ _TEX = {
     "|": r"\textbar{}",
     '"': r"\textquotedbl{}",
     "±": r"$\pm$",
+    "−": "$-$",
     "†": r"$^\dagger$",
     "–": "--",
 } | {c: f"\\{c}" for c in "&%$#_{}"}
@@ -181,3 +137,105 @@ _TEX = {
 
 def _tex(text: str) -> str:
     return "".join(_TEX.get(c, c) for c in " ".join(text.split()))
+
+
+# --------------------------------------------------------------------------- data
+
+
+def data(results: Results, directory: Path) -> dict[str, Any]:
+    """Everything the tables hold, ready for JSON: None where there is no value.
+
+    Accuracy is in percent, bytes and seconds are means over runs; paths are relative to
+    `directory`.
+    """
+    cells = _cells(results, directory)
+    left_out = [{"path": relative(path, directory), "reason": why} for path, why in results.skipped]
+    said = {"warnings": warnings(results), "notes": notes(results), "left_out": left_out}
+    found: dict[str, Any] = _bare({"cells": cells, **said})
+    return found
+
+
+def comma_separated(results: Results) -> str:
+    """Long form, one cell a row; NaN where a run diverged."""
+    rows = []
+    for cell in _cells(results):
+        cell["seeds"] = " ".join(map(str, cell["seeds"]))
+        rows.append({key.replace(".", "_"): value for key, value in flat(cell).items()})
+    out = io.StringIO()
+    columns = dict.fromkeys(key for row in rows for key in row)
+    writer = csv.DictWriter(out, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({key: _csv(key, value) for key, value in row.items()} for row in rows)
+    return out.getvalue()
+
+
+def _cells(results: Results, directory: Path | None = None) -> list[dict[str, Any]]:
+    """One per method and topology; with its runs if their paths can be told."""
+    found = []
+    for table in tables(results):
+        entries = {row.method: row.entries for row in table.rows}
+        for (method, topology), cell in table.setting.cells.items():
+            runs, column = cell.runs, table.heads.index(topology)
+            lr = " ".join(dict.fromkeys(run.lr for run in runs))
+            about = {
+                "setting": table.setting.name,
+                "method": method,
+                "algorithm": runs[0].algorithm,
+                "weighting": "; ".join(sorted({run.weighting for run in runs})),
+                "lr": float(lr) if _NUMBER.fullmatch(lr) else lr,
+                "momentum": runs[0].momentum,
+                "topology": topology,
+                "seeds": [run.seed for run in runs],
+                **{m: _entry(e) for m in table.measures if (e := entries[method][m][column])},
+                "bytes": fmean(run.last.bytes for run in runs),
+                "modelled_seconds": fmean(run.last.modelled for run in runs),
+                "unfinished": cell.unfinished,
+            }
+            each = {"runs": [_run(run, directory) for run in runs]} if directory else {}
+            found.append(about | each)
+    return found
+
+
+def _entry(entry: Entry) -> dict[str, Any]:
+    behind = entry.behind or Difference(nan, nan, nan, 0)
+    return {
+        **entry.estimate._asdict(),
+        "paper": entry.paper,
+        "best_mean": entry.first,
+        "bold": entry.best,
+        "to_best": behind._asdict(),
+    }
+
+
+def _run(run: Run, directory: Path) -> dict[str, Any]:
+    return {
+        "path": relative(run.path, directory),
+        "seed": run.seed,
+        "step": run.last.step,
+        "accuracy": 100 * run.last.accuracy,
+        "loss": run.last.loss,
+        "nodes_accuracy": {key: 100 * value for key, value in run.last.nodes._asdict().items()},
+        "finished": run.finished,
+        "diverged": run.diverged or None,
+        "tried": run.tried,
+    }
+
+
+def _bare(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _bare(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_bare(part) for part in value]
+    return None if isinstance(value, float) and isnan(value) else value
+
+
+def _csv(key: str, value: Any) -> Any:
+    """A number as it is; NaN only where a run diverged; a name that is no formula."""
+    if isinstance(value, float):
+        diverged = key in ("accuracy_mean", "loss_mean")
+        return f"{value:.8g}" if not isnan(value) else "nan" if diverged else ""
+    if not isinstance(value, str):
+        return value
+    text = " ".join(value.split())
+    formula = text.startswith(("=", "+", "-", "@")) and not _NUMBER.fullmatch(text)
+    return f"'{text}" if formula else text

@@ -1,9 +1,21 @@
-"""The HTML page: one file, no network, readable without the script too."""
+"""The HTML page: one file, no network, readable without the script too.
+
+A section of the page is a line in `SECTIONS` and a macro of its name in `sections.html`.
+
+The charts are drawn by a script of our own (about 350 lines, 17 kB). Drawn beside it from the same
+twelve runs was Plotly 7.1: its script has 4.8 MB, so the page had 4.8 MB instead of 0.07, with
+little room left below 6. It brings zoom, pan and export, and would leave about 120 lines that
+describe the charts. But it stays white on a dark page, squeezes the panels side by side on a phone
+unless told otherwise, and offers no keyboard to read values with. Bokeh 3.9 (1.3 MB, eight more
+packages) was only weighed; both contain code made at run time, which the page's content security
+policy forbids. Zoom, the one thing that was missing here, took about 60 lines.
+"""
 
 import base64
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from math import isnan
 from pathlib import Path
 from typing import Any
@@ -16,11 +28,13 @@ from pushsum.drawing import svg
 from pushsum.names import plain
 from pushsum.report import formats, pictures
 from pushsum.report.curves import curves
-from pushsum.report.results import DATA, MODELS, Results, Setting, notes, tables, weights, word
-from pushsum.report.runs import Run, shown
+from pushsum.report.results import DATA, MODELS, Results, Setting, word
+from pushsum.report.runs import HOW, Run, shown
+from pushsum.report.tables import notes, tables, warnings
 
 MOST_LISTED = 10  # values that are listed one by one
 MOST_DESCRIBED = 200  # settings
+MOST_RUNS = 1000  # that have a row of their own
 
 _SPLIT = {  # kind -> the options that matter to it
     "clusters": ("clusters", "shared"),
@@ -30,8 +44,45 @@ _SPLIT = {  # kind -> the options that matter to it
 }
 
 
-def html(results: Results, directory: Path) -> str:
-    """The page; paths on it are relative to `directory`."""
+def html(results: Results, directory: Path, refresh: int = 0) -> str:
+    """The page; paths on it are relative to `directory`.
+
+    Args:
+        results: what it shows.
+        directory: where the runs are.
+        refresh: seconds after which it loads itself again; 0 for a page that stays.
+    """
+    environment = _environment()
+    macros = vars(environment.get_template("sections.html").module)
+    sections = [
+        (name, heading, macros[name](**content))
+        for name, heading, section in SECTIONS
+        if (content := section(results, directory)) is not None
+    ]
+    script = _asset(environment, "page.js")
+    return environment.get_template("page.html").render(
+        results=results,
+        title=_title(results, directory),
+        version=__version__,
+        refresh=refresh,
+        style=_asset(environment, "page.css"),
+        colours=svg,
+        script=script,
+        script_hash=_hash(script),
+        facts=[(s, list(_facts(s))) for s in results.settings[:MOST_DESCRIBED]],
+        versions=_versions(results.runs),
+        unfinished=[
+            (formats.relative(run.path, directory), _progress(run))
+            for run in results.runs
+            if not run.finished
+        ],
+        skipped=[(formats.relative(path, directory), reason) for path, reason in results.skipped],
+        sections=sections,
+    )
+
+
+@cache
+def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("pushsum.report"),
         autoescape=True,
@@ -41,31 +92,8 @@ def html(results: Results, directory: Path) -> str:
     )
     environment.filters["number"] = formats.number
     environment.tests["missing"] = isnan
-    script = _asset(environment, "page.js")
-    return environment.get_template("page.html").render(
-        results=results,
-        title=_title(results, directory),
-        version=__version__,
-        style=_asset(environment, "page.css"),
-        colours=svg,
-        script=script,
-        script_hash=_hash(script),
-        facts=[(s, list(_facts(s))) for s in results.settings[:MOST_DESCRIBED]],
-        versions=_versions(results.runs),
-        unfinished=[(_relative(run.path, directory), _progress(run)) for run in _open(results)],
-        skipped=[(_relative(path, directory), reason) for path, reason in results.skipped],
-        tables=tables(results),
-        measures=formats.MEASURES,
-        notes=notes(results),
-        curves=_json(drawn := curves(results)),
-        drawn=drawn,
-        milestones=_milestones(results),
-        topologies=pictures.topologies(results),
-        weights=list(_weights(results)),
-        pictures=pictures,
-        splits=pictures.splits(results),
-        picture=Markup,  # drawn by us: their text is escaped where it is drawn
-    )
+    environment.globals["picture"] = Markup  # drawn by us: their text is escaped where it is drawn
+    return environment
 
 
 def _asset(environment: Environment, name: str) -> Markup:
@@ -113,8 +141,6 @@ def _facts(setting: Setting) -> Iterator[tuple[str, str]]:
     at_most = f", at most {word(runs[0], 'steps')} steps" if config.get("steps") else ""
     epochs, batch = word(runs[0], "epochs"), word(runs[0], "batch")
     yield "epochs", f"{epochs}{at_most}, batch {batch} per node"
-    yield "weights", weights(setting)
-    yield "step size", _listed(run.config.get("algorithm.lr") for run in runs)
     yield "seeds", _listed(run.seed for run in runs)
     if "evaluation.batchnorm" in config and model.startswith("resnet"):
         yield "BatchNorm in tests", word(runs[0], "evaluation.batchnorm")
@@ -160,10 +186,6 @@ def _versions(runs: list[Run]) -> list[str]:
 _PROGRAMS = (("torch", "torch"), ("Python", "python"))
 
 
-def _open(results: Results) -> list[Run]:
-    return [run for run in results.runs if not run.finished]
-
-
 def _progress(run: Run) -> str:
     if run.diverged:
         return run.diverged
@@ -171,32 +193,103 @@ def _progress(run: Run) -> str:
     return f"step {run.last.step}" + (f" of {planned}" if isinstance(planned, int) else "")
 
 
-def _relative(path: Path, directory: Path) -> str:
-    """Below the directory; of itself its name."""
-    return plain(str(path.relative_to(directory)) if path != directory else path.resolve().name)
+# --------------------------------------------------------------------------- sections
 
 
-# --------------------------------------------------------------------------- tables and pictures
+Content = Mapping[str, Any] | None  #: what a section's macro is given; None if it has nothing
 
 
-def _weights(
-    results: Results,
-) -> Iterator[tuple[Setting, dict[tuple[str, str], pictures.WeightCell]]]:
-    left = pictures.MOST_MATRICES
-    for setting in results.settings:
-        if left > 0:
-            found = pictures.weights(setting, left)
-            left -= len(found)
-            yield setting, found
+def _results(results: Results, _: Path) -> Content:
+    """Rows, columns and what to know of them."""
+    return {
+        "tables": tables(results),
+        "formats": formats,
+        "numbers": {run: k for k, run in enumerate(results.runs[:MOST_RUNS])},
+        "warnings": warnings(results),
+        "notes": notes(results),
+    }
 
 
-def _milestones(results: Results) -> list[tuple[str, str, str, list[str]]]:
-    """(setting, topology, method, accuracy at five moments) for readers without the script."""
-    rows = []
+def _curves(results: Results, _: Path) -> Content:
+    """The numbers that the script draws, and which of its controls are of use."""
+    drawn = curves(results)
+    every = [s for setting in drawn["settings"] for p in setting["panels"] for s in p["series"]]
+    return {
+        "data": _json(drawn),
+        "drawn": drawn,
+        "own": any(m["own"] in series["y"] for m in drawn["measures"] for series in every),
+        "authors": any("authors" in series for series in every),
+    }
+
+
+def _tuned(results: Results, _: Path) -> Content:
+    """Every step size that was tried, for runs whose step size was chosen so."""
+    found: dict[tuple[Any, ...], list[str]] = {}
     for setting in results.settings:
         for (method, topology), cell in setting.cells.items():
-            records = max((run.records for run in cell.runs), key=len)
-            chosen = [records[round(k * (len(records) - 1) / 4)] for k in range(5)]
-            values = [formats.number(100 * record.accuracy, "accuracy") for record in chosen]
-            rows.append((setting.name, topology, method, values))
-    return rows
+            for run in cell.runs:
+                if run.tried:
+                    key = (setting.name, method, topology, run.lr, tuple(sorted(run.tried)))
+                    found.setdefault(key, []).append(str(run.seed))
+    return {"rows": found, "several": len(results.settings) > 1} if found else None
+
+
+def _runs(results: Results, directory: Path) -> Content:
+    """What every run reached, and the configuration that is its own."""
+    where = {
+        run: (setting.name, method, topology)
+        for setting in results.settings
+        for (method, topology), cell in setting.cells.items()
+        for run in cell.runs
+    }
+    keys = dict.fromkeys(key for run in where for key in run.config if key not in HOW)
+    words = {key: {word(run, key) for run in where} for key in keys}
+    own = [key for key in keys if len(words[key]) > 1]
+    return {
+        "rows": [
+            (
+                run,
+                *names,
+                " ".join(f"{key}={word(run, key)}" for key in own if key in run.config),
+                formats.relative(run.path, directory),
+                _progress(run),
+            )
+            for run, names in list(where.items())[:MOST_RUNS]
+        ],
+        "several": len(results.settings) > 1,
+        "common": [f"{key}={words[key].pop()}" for key in keys if len(words[key]) == 1],
+        "total": len(where),
+    }
+
+
+def _topologies(results: Results, _: Path) -> Content:
+    """Graphs with their certificates."""
+    return {"drawings": pictures.topologies(results), "most": pictures.MOST_DRAWN}
+
+
+def _weights(results: Results, _: Path) -> Content:
+    """A few of every cell that recorded them."""
+    left, found = pictures.MOST_MATRICES, []
+    for setting in results.settings:
+        if left > 0 and (drawn := pictures.weights(setting, left)):
+            left -= len(drawn)
+            found.append((setting, drawn, pictures.block(setting.runs[0].nodes)))
+    return {"found": found, "most": pictures.MOST_MATRICES} if found else None
+
+
+def _labels(results: Results, _: Path) -> Content:
+    """Samples per node and label."""
+    found = pictures.splits(results)
+    return {"splits": found, "most": pictures.MOST_SPLITS} if found else None
+
+
+#: (name of its macro and anchor, heading, what the macro is given), from top to bottom.
+SECTIONS: tuple[tuple[str, str, Callable[[Results, Path], Content]], ...] = (
+    ("results", "Results", _results),
+    ("curves", "Curves", _curves),
+    ("tuned", "Step sizes tried", _tuned),
+    ("runs", "Single runs", _runs),
+    ("topologies", "Topologies", _topologies),
+    ("weights", "Weight matrices over time", _weights),
+    ("split", "Who holds which labels", _labels),
+)

@@ -1,7 +1,7 @@
-"""The paper's Table 1, in our units, and how a run's set-up differs from the published one."""
+"""The paper's Table 1 and the authors' curves, in our units, and how a run's set-up differs."""
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
@@ -68,6 +68,18 @@ def differences(run: Run) -> list[str]:
     return found
 
 
+def curve(run: Run) -> Sequence[float]:
+    """The authors' accuracies after 0, 1, ... epochs, if they are of such a run; else none.
+
+    A run may be shorter than theirs, and have another seed.
+    """
+    shorter = ("epochs = ", "steps = ")
+    known = figure(run) is not None and _cell(run.config)[:2] == ("resnet18", "cifar10")
+    if not known or any(not text.startswith(shorter) for text in differences(run)):
+        return ()
+    return authors().get((run.algorithm, run.config["topology.name"]), ())
+
+
 def _cell(config: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(config[key] for key in _CELL)
 
@@ -76,6 +88,19 @@ def _word(value: Any) -> str:
     if value is None:
         return "not set"
     return shown(value)
+
+
+@cache
+def authors() -> dict[tuple[str, str], tuple[float, ...]]:
+    """Accuracies of ResNet-18 on CIFAR-10 after 0, 1, ... epochs, by (algorithm, topology).
+
+    They were published with the authors' code.
+    """
+    text = files("pushsum.report").joinpath("authors.csv").read_text(encoding="utf-8")
+    return {
+        (row["algorithm"], row["topology"]): tuple(map(float, row["accuracies"].split()))
+        for row in csv.DictReader(text.splitlines())
+    }
 
 
 @cache

@@ -1,31 +1,27 @@
 """The page's pictures: topologies, weight matrices over time, who holds which labels.
 
-All are SVG in the colours of `pushsum.drawing.svg`; the page's style sheet maps those to its own,
+What is SVG has the colours of `pushsum.drawing.svg`; the page's style sheet maps those to its own,
 light or dark.
 """
 
 import re
-from collections.abc import Sequence
 from itertools import groupby
 from math import ceil, isnan, sqrt
+from statistics import fmean
 from typing import Any, NamedTuple
 
-from pushsum.drawing import svg
-from pushsum.drawing.axes import round_up
-from pushsum.drawing.svg import BLUE, FAINT, SOFT
+from pushsum.drawing.svg import BLUE
 from pushsum.report.results import Results, Setting
 from pushsum.report.runs import Run, shown
 
 MOST_NODES = 1000  # of a graph that is drawn; one with more has too many edges to count
-MOST_DRAWN = 30  # topologies, and splits
+MOST_DRAWN = 30  # topologies
 MOST_MATRICES = 300  # cells whose weight matrices are drawn
-MOST_CLASSES = 500  # of a split that is drawn
-MOST_CELLS = 40  # along each side of a weight matrix
-MOST_ROWS = 120  # nodes that get a row of their own in the picture of the split
-MOST_COUNTS = 12  # classes up to which the counts are written out
+MOST_CELLS = 40  # along each side of a weight matrix, or of a split
+MOST_SPLITS = 10
 SHADES = 10
 
-Matrix = Sequence[Sequence[float]]
+Matrix = tuple[tuple[float, ...], ...]
 
 
 class Drawing(NamedTuple):
@@ -73,13 +69,13 @@ def _topology(run: Run) -> str:
     from pushsum.drawing import graphs_svg
 
     config, name = run.config, run.config["topology.name"]
+    if name not in topology.MAKERS:  # a run may name any file: none is opened here
+        return ""
     try:
-        if name != "random":
-            return graphs_svg(topology.parse(name, run.nodes))
         chances = {key: config[f"topology.{key}"] for key in ("inner", "inter", "period")}
         if config.get("published.per_receiver"):
             chances["per_receiver"] = True
-        return graphs_svg(topology.random(run.nodes, seed=_graph_seed(run), **chances))
+        return graphs_svg(topology.parse(name, run.nodes, seed=_graph_seed(run), **chances))
     except (ValueError, TypeError, KeyError, OverflowError):
         return ""
 
@@ -138,7 +134,7 @@ def _weight_map(step: int, matrix: Matrix) -> Drawing:
     given = [w for j, row in enumerate(matrix) for i, w in enumerate(row) if i != j and w > 0]
     note = f"kept {_range(own)}; given {_range(given)}"
     small = _blocks(matrix, block(n), block(n))
-    shades = [[sqrt(min(1, max(0, w))) for w in row] for row in small]
+    shades = tuple(tuple(sqrt(min(1, max(0, w))) for w in row) for row in small)
     size = len(small)
     body = (
         f'<svg viewBox="0 0 {size} {size}" role="img" shape-rendering="crispEdges">'
@@ -157,73 +153,49 @@ def _range(values: list[float]) -> str:
 # --------------------------------------------------------------------------- the split
 
 
-def splits(results: Results) -> list[Drawing]:
-    """Who holds which labels: one picture for each of the first distinct splits."""
-    groups: dict[tuple[tuple[float, ...], ...], list[str]] = {}
+class Split(NamedTuple):
+    """Who holds which labels.
+
+    Attributes:
+        title: the settings with this split.
+        note: what the rest stands for.
+        size: how many nodes and labels a cell stands for; their mean is in it.
+        rows: the first node and the samples of every row, and its counts with their shares (%) of
+            the largest.
+    """
+
+    title: str
+    note: str
+    size: tuple[int, int]
+    rows: list[tuple[int, float, list[tuple[float, float]]]]
+
+
+def splits(results: Results) -> list[Split]:
+    """One table for each of the first distinct splits."""
+    groups: dict[Matrix, list[str]] = {}
     for setting in results.settings:
-        seen = {}
-        for run in setting.runs:
-            if run.split and run.split not in seen:
-                seen[run.split] = run.seed
-        for table, seed in list(seen.items())[: len(groups) < MOST_DRAWN]:
+        seen = {run.split: run.seed for run in reversed(setting.runs) if run.split}
+        for table, seed in list(seen.items())[-1:]:
             other = f", seed {seed} of {len(seen)} different ones" if len(seen) > 1 else ""
-            groups.setdefault(table, []).append(setting.name + other)
-    return [
-        Drawing("; ".join(names), _split_note(table), _split_map(table))
-        for table, names in groups.items()
-    ]
+            if table in groups or len(groups) < MOST_SPLITS:
+                groups.setdefault(table, []).append(setting.name + other)
+    return [_split(table, names) for table, names in groups.items()]
 
 
-def _split_note(table: Matrix) -> str:
+def _split(table: Matrix, names: list[str]) -> Split:
+    high, wide = ceil(len(table) / MOST_CELLS), ceil(len(table[0]) / MOST_CELLS)
     totals = [sum(row) for row in table]
-    size = ceil(len(table) / MOST_ROWS)
-    rows = f"; a row is the mean of {size} nodes" if size > 1 else ""
-    low, high = f"{min(totals):,.0f}", f"{max(totals):,.0f}"
-    return f"{low if low == high else f'{low} to {high}'} training samples per node{rows}"
-
-
-def _split_map(table: Matrix) -> str:
-    if len(table[0]) > MOST_CLASSES:
-        return ""
-    size = ceil(len(table) / MOST_ROWS)
-    totals = _blocks([[sum(row)] for row in table], size, 1)
-    table = _blocks(table, size, 1)
-    rows, across = len(table), len(table[0])
-    left, top, right, bottom = 46, 24, 66, 10
-    wide = max(5.0, min(52.0, 760 / across))
-    high = max(3.0, min(24.0, 400 / rows))
-    most = max(max(row) for row in table) or 1
-    body = [
-        f'<g transform="translate({left} {top}) scale({svg.number(wide)} {svg.number(high)})" '
-        f'shape-rendering="crispEdges">{_cells([[v / most for v in row] for row in table])}</g>',
-        f'<rect x="{left}" y="{top}" width="{svg.number(across * wide)}" '
-        f'height="{svg.number(rows * high)}" fill="none" stroke="{FAINT}"/>',
-        svg.text(left - 6, 14, "node", 11, SOFT, "end"),
-        svg.text(left + across * wide + right - 4, 14, "samples", 11, SOFT, "end"),
+    low, most = f"{min(totals):,.0f}", f"{max(totals):,.0f}"
+    note = f"{low if low == most else f'{low} to {most}'} training samples per node"
+    if high > 1 or wide > 1:
+        note += f"; a cell is the mean over {high} nodes and {wide} labels"
+    small = _blocks(table, high, wide)
+    largest = max(max(row) for row in small) or 1
+    rows = [
+        (k * high, sum(totals[k * high :][:high]), [(v, 100 * v / largest) for v in row])
+        for k, row in enumerate(small)
     ]
-    for k in _labelled(across, wide, 30):
-        label = f"label {k}" if k == 0 and wide > 40 else str(k)
-        body.append(svg.text(left + (k + 0.5) * wide, 14, label, 11, SOFT, "middle"))
-    for i in _labelled(rows, high, 12):
-        y = top + (i + 0.5) * high + 4
-        body.append(svg.text(left - 6, y, str(i * size), 11, SOFT, "end"))
-        total = f"{totals[i][0]:,.0f}"
-        body.append(svg.text(left + across * wide + right - 4, y, total, 11, SOFT, "end"))
-        for k, value in enumerate(table[i] if across <= MOST_COUNTS else ()):
-            ink = "#FFFFFF" if value > 0.55 * most else SOFT
-            count = svg.text(left + (k + 0.5) * wide, y, f"{value:.0f}", 11, ink, "middle")
-            body.append(count if value > 0 else "")
-    width, height = left + across * wide + right, top + rows * high + bottom
-    return (
-        f'<svg viewBox="0 0 {svg.number(width)} {svg.number(height)}" '
-        f'width="{svg.number(width)}" font-family="{svg.FONT}" role="img">'
-        f"<title>samples per node and label</title>{''.join(body)}</svg>"
-    )
-
-
-def _labelled(count: int, size: float, room: float) -> range:
-    """Which rows or columns of this size get their numbers so that these do not touch."""
-    return range(0, count, max(1, round(round_up(room / size))))
+    return Split("; ".join(names), note, (high, wide), rows)
 
 
 # --------------------------------------------------------------------------- heat maps
@@ -233,17 +205,13 @@ def _blocks(matrix: Matrix, height: int, width: int) -> Matrix:
     """Means over blocks of cells."""
     if height == width == 1:
         return matrix
-    return [
-        [
-            _mean([v for row in matrix[i : i + height] for v in row[j : j + width]])
+    return tuple(
+        tuple(
+            fmean([v for row in matrix[i : i + height] for v in row[j : j + width]])
             for j in range(0, len(matrix[0]), width)
-        ]
+        )
         for i in range(0, len(matrix), height)
-    ]
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)
+    )
 
 
 def _cells(shares: Matrix) -> str:

@@ -1,11 +1,9 @@
-"""Runs sorted into the paper's table: settings and topologies across, methods down."""
+"""Runs sorted into the paper's table: settings, topologies across, methods down."""
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import groupby
 from math import isnan, nan
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
@@ -38,8 +36,9 @@ TOPOLOGIES = {
 _WEIGHTINGS = ("moreau", "scale-free-moreau", "far-first", "lazy", "uniform")
 
 _GRAPH = ("topology.inner", "topology.inter", "topology.period")  # of random alone
-AVERAGE = "Average"
 _MOST_DIFFERENCES = 3  # that a setting's name spells out
+
+Values = Mapping[tuple[int, str], float]  #: of runs, by what pairs them: the seeds
 
 
 class Estimate(NamedTuple):
@@ -61,19 +60,25 @@ class Cell:
     runs: tuple[Run, ...]
     paper: paper.Figure | None
 
-    @cached_property
-    def accuracy(self) -> Estimate:
-        """In percent, of the last record; NaN if a run diverged after it."""
-        return _estimate([100 * _reached(run, "accuracy") for run in self.runs])
+    def values(self, measure: str) -> Values:
+        """Accuracy (%) or loss of the last records; NaN where a run diverged after it."""
+        scale = 100 if measure == "accuracy" else 1
+        return {
+            (run.seed, word(run, "topology.seed")): nan
+            if run.diverged
+            else scale * run.last.spread(measure).mean
+            for run in self.runs
+        }
 
-    @cached_property
-    def loss(self) -> Estimate:
-        """Mean cross-entropy, of the last record; NaN if a run diverged after it."""
-        return _estimate([_reached(run, "loss") for run in self.runs])
+    def estimate(self, measure: str) -> Estimate:
+        """Over runs; NaN if one of them diverged."""
+        values = list(self.values(measure).values())
+        mean = fmean(values)
+        return Estimate(mean, stdev(values) if len(values) > 1 and not isnan(mean) else nan)
 
     @property
     def unfinished(self) -> int:
-        return sum(_goes_on(run) for run in self.runs)
+        return sum(not run.finished and not run.diverged for run in self.runs)
 
 
 @dataclass(frozen=True)
@@ -100,18 +105,29 @@ class Setting:
     def methods(self) -> list[str]:
         return list(dict.fromkeys(method for method, _ in self.cells))
 
-    @property
-    def averaged(self) -> bool:
-        """Of a single topology, the average would say the same again."""
-        return len(self.topologies) > 1
+    def setup(self, method: str) -> str:
+        """Step size, momentum and weights of a method's runs; by topology where they differ.
+
+        As in "lr 0.1, momentum 0.8, moreau(k=1, v=0.1) on Full, moreau(k=0.1, v=0.1) on Exp".
+        """
+        cells = {t: cell.runs for t in self.topologies if (cell := self.cells.get((method, t)))}
+        return ", ".join(
+            part
+            for trait in (_step_size, _momentum, _optimizer, lambda run: run.weighting)
+            if (
+                part := _by_topology(
+                    {t: " or ".join(dict.fromkeys(map(trait, runs))) for t, runs in cells.items()}
+                )
+            )
+        )
 
 
 @dataclass(frozen=True)
 class Results:
-    """Everything the table shows.
+    """Everything the tables show.
 
     Attributes:
-        settings: groups of columns.
+        settings: a table each.
         methods: rows.
         skipped: run directories left out, with the reasons.
     """
@@ -123,38 +139,6 @@ class Results:
     @property
     def runs(self) -> list[Run]:
         return [run for setting in self.settings for run in setting.runs]
-
-
-class Entry(NamedTuple):
-    """What stands at one place of the table.
-
-    Attributes:
-        estimate: NaN where a run diverged.
-        paper: NaN where the paper has no figure.
-        best: whether no other row of the column is better.
-        unfinished: how many of the runs are.
-    """
-
-    estimate: Estimate
-    paper: float
-    best: bool
-    unfinished: int
-
-
-class Line(NamedTuple):
-    """One line of the table: a measure of a method, one entry (or None) per column."""
-
-    method: str
-    measure: str
-    entries: tuple[Entry | None, ...]
-
-
-class Table(NamedTuple):
-    """The columns of one setting: their heads, and (method, its lines)."""
-
-    setting: Setting
-    heads: list[str]
-    methods: list[tuple[str, list[Line]]]
 
 
 def collect(runs: Iterable[Run], skipped: Iterable[Skipped] = ()) -> Results:
@@ -187,169 +171,6 @@ def collect(runs: Iterable[Run], skipped: Iterable[Skipped] = ()) -> Results:
     return Results(tuple(settings), methods, (*skipped, *copies))
 
 
-def table(results: Results) -> list[Line]:
-    """Two lines per method: accuracy and loss; columns as in `columns`."""
-    lines = []
-    for measure in ("accuracy", "loss"):
-        grid = [_entries(results, method, measure) for method in results.methods]
-        best = [_best(column, measure) for column in zip(*grid, strict=True)]
-        for method, entries in zip(results.methods, grid, strict=True):
-            marked = (
-                e and e._replace(best=e.estimate.mean == value)
-                for e, value in zip(entries, best, strict=True)
-            )
-            lines.append(Line(method, measure, tuple(marked)))
-    return sorted(lines, key=lambda line: results.methods.index(line.method))
-
-
-def columns(results: Results) -> list[tuple[str, str]]:
-    """(setting, topology) of every column; then the averages, whose topology is ""."""
-    plain = [(s.name, topology) for s in results.settings for topology in s.topologies]
-    return plain + [(s.name, "") for s in results.settings if s.averaged]
-
-
-def tables(results: Results) -> list[Table]:
-    """The table cut into one per setting, without the methods that it does not have."""
-    lines, places = table(results), columns(results)
-    found = []
-    for setting in results.settings:
-        chosen = [i for i, (name, _) in enumerate(places) if name == setting.name]
-        heads = [*setting.topologies, *([AVERAGE] if setting.averaged else [])]
-        own = [
-            line._replace(entries=tuple(line.entries[i] for i in chosen))
-            for line in lines
-            if line.method in setting.methods
-        ]
-        pairs = [(method, list(pair)) for method, pair in groupby(own, lambda line: line.method)]
-        found.append(Table(setting, heads, pairs))
-    return found
-
-
-def notes(results: Results) -> list[str]:
-    """What a reader of the table has to know, a sentence each."""
-    runs = results.runs
-    found = [
-        "Accuracy (%) and loss (mean cross-entropy) of the average model on the test data, at the "
-        "last record of each run; bold: the best of a column."
-    ]
-    cells = [cell for setting in results.settings for cell in setting.cells.values()]
-    if any(len(cell.runs) > 1 for cell in cells):
-        averaged = any(setting.averaged for setting in results.settings)
-        averages = "; an average is that of the means" if averaged else ""
-        found.append(f"± is the sample standard deviation over seeds{averages}.")
-    counts = sorted({len(cell.runs) for cell in cells})
-    if len(counts) > 1:
-        found.append(f"Cells have {counts[0]} to {counts[-1]} runs.")
-    unfinished = sum(map(_goes_on, runs))
-    if unfinished:
-        found.append(f"† unfinished, the value so far: {unfinished} of {len(runs)} runs.")
-    if any(isnan(v) for cell in cells for v in (cell.accuracy.mean, cell.loss.mean)):
-        found.append("NaN: a run of the cell diverged.")
-    settings: dict[str, list[str]] = defaultdict(list)
-    for setting in results.settings:
-        settings[weights(setting)].append(setting.name)
-    for text, names in settings.items():
-        where = "" if len(settings) == 1 else f" in {' and '.join(names)}"
-        found.append(f"Weights{where}: {text}.")
-    if any(cell.paper for cell in cells):
-        found.append(
-            "Beside ours (lighter, in parentheses, or in lines marked so): the figure from the "
-            "paper's Table 1, one seed each; its loss, which is in E-3 of the mean cross-entropy "
-            "/ 100, is converted to the mean cross-entropy."
-        )
-        found += _set_up_differently(results)
-    return found
-
-
-def weights(setting: Setting) -> str:
-    """Who gave how much, as in "SGAP and MSGAP moreau(k=1, v=0.1); others uniform"."""
-    if {run.weighting for run in setting.runs} == {"uniform"}:
-        return "uniform"
-    users: dict[str, dict[str, None]] = defaultdict(dict)  # text -> algorithms, in their order
-    others = False
-    for _, group in groupby(setting.cells.items(), lambda item: item[0][0]):
-        cells = [(topology, cell.runs[0]) for (_, topology), cell in group]
-        algorithm = cells[0][1].algorithm
-        if algorithm not in ADAPTIVE:
-            others = True
-            continue
-        where: dict[str, list[str]] = defaultdict(list)
-        for topology, run in cells:
-            where[run.weighting].append(topology)
-        each = [f"{weighting} on {' and '.join(names)}" for weighting, names in where.items()]
-        users[", ".join(each if len(where) > 1 else where)][algorithm] = None
-    texts = [f"{' and '.join(names)} {text}" for text, names in users.items()]
-    return "; ".join([*texts, "others uniform"] if others else texts)
-
-
-def _set_up_differently(results: Results) -> Iterable[str]:
-    settings: dict[str, list[str]] = defaultdict(list)
-    for setting in results.settings:
-        compared = [run for cell in setting.cells.values() if cell.paper for run in cell.runs]
-        other = dict.fromkeys(text for run in compared for text in paper.differences(run))
-        settings["; ".join(other)].append(setting.name)
-    for text, names in settings.items():
-        whose = "ours" if len(settings) == 1 else " and ".join(names)
-        if text:
-            yield f"Not as in the published runs, {whose}: {text}."
-
-
-# --------------------------------------------------------------------------- entries
-
-
-def _entries(results: Results, method: str, measure: str) -> list[Entry | None]:
-    plain: list[Entry | None] = []
-    averages: list[Entry | None] = []
-    for setting in results.settings:
-        group: list[Entry | None] = []
-        for topology in setting.topologies:
-            cell = setting.cells.get((method, topology))
-            if cell is None:
-                group.append(None)
-                continue
-            theirs = getattr(cell.paper, measure) if cell.paper else nan
-            group.append(Entry(getattr(cell, measure), theirs, False, cell.unfinished))
-        whole = [entry for entry in group if entry is not None]
-        plain += group
-        if setting.averaged:
-            averages.append(
-                Entry(
-                    Estimate(fmean(entry.estimate.mean for entry in whole)),
-                    fmean(entry.paper for entry in whole),
-                    False,
-                    sum(entry.unfinished for entry in whole),
-                )
-                if len(whole) == len(group)  # else it would not compare
-                else None
-            )
-    return plain + averages
-
-
-def _best(column: Sequence[Entry | None], measure: str) -> float:
-    values = [e.estimate.mean for e in column if e is not None and not isnan(e.estimate.mean)]
-    if len(values) < 2:
-        return nan
-    return max(values) if measure == "accuracy" else min(values)
-
-
-def _reached(run: Run, measure: str) -> float:
-    return nan if run.diverged else run.last.measures[measure].mean
-
-
-def _goes_on(run: Run) -> bool:
-    return not run.finished and not run.diverged
-
-
-def _estimate(values: list[float]) -> Estimate:
-    mean = fmean(values)
-    return Estimate(mean, stdev(values) if len(values) > 1 and not isnan(mean) else nan)
-
-
-def _cell(runs: list[Run]) -> Cell:
-    runs = sorted(runs, key=lambda run: (run.seed, run.path))
-    return Cell(tuple(runs), paper.figure(runs[0]))
-
-
 # --------------------------------------------------------------------------- sorting
 
 
@@ -367,6 +188,11 @@ def _without_copies(runs: Iterable[Run]) -> tuple[list[Run], list[Skipped]]:
         reason = f"same configuration and seed as {plain(first.path.name)}"
         copies += [Skipped(run.path, reason) for run in rest]
     return kept, copies
+
+
+def _cell(runs: list[Run]) -> Cell:
+    runs = sorted(runs, key=lambda run: (run.seed, run.path))
+    return Cell(tuple(runs), paper.figure(runs[0]))
 
 
 def _base(run: Run) -> str:
@@ -422,14 +248,12 @@ def _columns(group: list[Run]) -> Iterable[tuple[Run, str]]:
 def _rows(runs: list[Run], where: Mapping[Run, tuple[str, str]]) -> dict[Run, str]:
     """Run -> its method, in the order of the rows.
 
-    The kind of weighting belongs to the name if an algorithm appears with several; so does every
-    other parameter that takes several values on one topology of one setting. Those that only
-    change from topology to topology, as the paper's k does, do not.
+    The kind of weighting belongs to the name of an algorithm that takes one; so does every
+    parameter that takes several values on one topology of one setting. Those that only change from
+    topology to topology, as the paper's k does, do not.
     """
-    kinds: dict[str, set[str]] = defaultdict(set)
     families: dict[tuple[str, str], list[Run]] = defaultdict(list)
     for run in runs:
-        kinds[run.algorithm].add(_kind(run))
         families[run.algorithm, _kind(run)].append(run)
     rows: dict[Run, str] = {}
     files: dict[str, dict[str, int]] = defaultdict(dict)  # row -> its weighting's files, numbered
@@ -437,20 +261,15 @@ def _rows(runs: list[Run], where: Mapping[Run, tuple[str, str]]) -> dict[Run, st
         cells: dict[tuple[str, str], list[Run]] = defaultdict(list)
         for run in family:
             cells[where[run]].append(run)
-        keys = sorted({key for run in family for key in _traits(run)})
+        traits = {run: _traits(run) for run in family}
         varying = [
             key
-            for key in keys
-            if any(len({_traits(run).get(key) for run in cell}) > 1 for cell in cells.values())
+            for key in sorted({key for run in family for key in traits[run]})
+            if any(len({traits[run].get(key) for run in cell}) > 1 for cell in cells.values())
         ]
-        weightings = {run.weighting for run in family}
-        for run in sorted(family, key=lambda run: [_traits(run).get(key, "") for key in varying]):
-            words = [algorithm]
-            if len(kinds[algorithm]) > 1 or "weighting" in varying:
-                plain = len(weightings) > 1 and "weighting" not in varying
-                words.append(kind if plain else run.weighting)
-            traits = _traits(run)
-            words += [f"{k}={traits[k]}" for k in varying if k in traits and k != "weighting"]
+        for run in sorted(family, key=lambda run: [traits[run].get(key, "") for key in varying]):
+            words = [algorithm] + [run.weighting if "weighting" in varying else kind] * bool(kind)
+            words += [f"{k}={v}" for k in varying if k != "weighting" and (v := traits[run].get(k))]
             name = ", ".join(words)
             file = str(run.config.get("algorithm.weighting")) if ".py:" in run.weighting else ""
             number = files[name].setdefault(file, len(files[name]) + 1)
@@ -459,7 +278,7 @@ def _rows(runs: list[Run], where: Mapping[Run, tuple[str, str]]) -> dict[Run, st
 
 
 def _traits(run: Run) -> dict[str, str]:
-    """What an algorithm's runs may differ in, as far as it has an effect."""
+    """What an algorithm's runs may differ in, as far as it has an effect and was not tuned."""
     ignored = {"algorithm.name", "algorithm.weighting"}
     if run.algorithm not in MOMENTUM:
         ignored.add("algorithm.momentum")
@@ -468,7 +287,28 @@ def _traits(run: Run) -> dict[str, str]:
         for key in run.config
         if key.startswith("algorithm.") and key not in ignored
     }
-    return plain | {"weighting": run.weighting}
+    return plain | {"weighting": run.weighting} | ({"lr": "tuned"} if run.tried else {})
+
+
+def _step_size(run: Run) -> str:
+    return f"lr {run.lr}" + (f" (best of {len(run.tried)} tried)" if run.tried else "")
+
+
+def _momentum(run: Run) -> str:
+    return f"momentum {run.momentum:g}" if run.momentum else ""
+
+
+def _optimizer(run: Run) -> str:
+    return "" if run.config.get("algorithm.optimizer") is None else word(run, "algorithm.optimizer")
+
+
+def _by_topology(texts: Mapping[str, str]) -> str:
+    where: dict[str, list[str]] = defaultdict(list)
+    for topology, text in texts.items():
+        where[text].append(topology)
+    if len(where) == 1:
+        return next(iter(where))
+    return ", ".join(f"{text} on {' and '.join(names)}" for text, names in where.items())
 
 
 def _kind(run: Run) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path, PureWindowsPath
 from typing import Any, NamedTuple
 
 from pushsum import files
-from pushsum.methods import ADAPTIVE
+from pushsum.methods import ADAPTIVE, MOMENTUM
 from pushsum.names import flat, one_line, plain
 from pushsum.networks import NETWORKS
 from pushsum.reading import MOST_BYTES, MOST_CHARACTERS, MOST_META, json_value, yaml_value
@@ -23,6 +23,7 @@ MOST_KEYS = 500  #: of a configuration
 MOST_RECORDS = 1024  #: of a run that are kept: more than a curve has points
 MOST_LINE = 1 << 20  #: bytes of a record
 MOST_LINES = 1 << 30  #: bytes of all records of a run
+EMPTY = "nothing has been recorded yet"
 #: Not what is run.
 HOW = ("gradients", "device", "checkpoint", "data.root", "evaluation.nodes", "evaluation.every")
 
@@ -43,8 +44,8 @@ class Record(NamedTuple):
     Attributes:
         step, epoch, bytes: how far the run was.
         modelled: seconds on the configured network.
-        accuracy, loss, train_loss, theorem, mean_square: see `curves.MEASURES`.
-        nodes: the accuracy of the nodes' own models.
+        accuracy, loss, validation, train_loss, theorem, mean_square: see `curves.MEASURES`.
+        nodes, nodes_loss: accuracy and loss of the nodes' own models.
         weights: where the line begins that holds the weight matrix, or None.
     """
 
@@ -54,18 +55,18 @@ class Record(NamedTuple):
     modelled: float
     accuracy: float
     loss: float
+    validation: float
     train_loss: float
     theorem: float
     mean_square: float
     nodes: Spread
+    nodes_loss: Spread
     weights: int | None
 
-    @property
-    def measures(self) -> dict[str, Spread]:
-        """What was measured, by the names in `curves.MEASURES`."""
-        single = ("accuracy", "loss", "train_loss", "theorem", "mean_square")
-        found = {key: Spread(*[getattr(self, key)] * 3) for key in single}
-        return found | {"nodes": self.nodes}
+    def spread(self, key: str) -> Spread:
+        """What was measured, by its name."""
+        found = getattr(self, key)
+        return found if isinstance(found, Spread) else Spread(found, found, found)
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,6 +114,24 @@ class Run:
     @property
     def seed(self) -> int:
         return int(self.config["seed"])
+
+    @property
+    def lr(self) -> str:
+        return shown(self.config.get("algorithm.lr"))
+
+    @property
+    def momentum(self) -> float:
+        """0 where the method has none, or its optimizer sees to it."""
+        found = self.config.get("algorithm.momentum")
+        used = self.algorithm in MOMENTUM and self.config.get("algorithm.optimizer") is None
+        return float(found) if used and isinstance(found, int | float) and 0 <= found < 1 else 0.0
+
+    @cached_property
+    def tried(self) -> Table:
+        """(step size, validation accuracy) of all that were tried to choose this run's; or ()."""
+        found = self.meta.get("tune")
+        table = _table(found.get("tried")) if isinstance(found, dict) else None
+        return table if table and len(table[0]) == 2 else ()
 
     @property
     def nodes(self) -> int:
@@ -173,7 +192,7 @@ def find(directory: Path) -> Found:
     if not directory.is_dir():
         raise ValueError(f"{directory}: there is no such directory")
     found = Found([], [])
-    for path in _candidates(directory):
+    for path in candidates(directory):
         try:
             found.runs.append(_read(path))
         except FileNotFoundError as error:
@@ -194,7 +213,7 @@ def find(directory: Path) -> Found:
     return found
 
 
-def _candidates(directory: Path) -> Iterator[Path]:
+def candidates(directory: Path) -> Iterator[Path]:
     """Without links, and however deep; `os.walk` of Python 3.11 goes only so deep."""
     waiting = [directory]
     while waiting:
@@ -225,7 +244,7 @@ def _read(path: Path) -> Run:
     settings = _settings(flat(_tidy(config)))
     records = _records(path / RECORDS)
     if not records:
-        raise ValueError("nothing has been recorded yet")
+        raise ValueError(EMPTY)
     return Run(path, settings, _tidy(meta), records)
 
 
@@ -297,7 +316,7 @@ def _record(content: Any, place: int) -> Record:
         raise ValueError("a record is an object")
     test = _mapping("test", content["test"])
     consensus = _mapping("consensus", content["consensus"])
-    nodes = _mapping("nodes.accuracy", _mapping("nodes", content.get("nodes")).get("accuracy"))
+    nodes = _mapping("nodes", content.get("nodes"))
     step, epoch = content["step"], _number(content["epoch"])
     if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step <= LAST_STEP:
         raise ValueError(f"step = {_quoted(step)} is not a number of steps")
@@ -308,14 +327,21 @@ def _record(content: Any, place: int) -> Record:
         epoch,
         bytes=_number(content["bytes"]),
         modelled=_number(_mapping("modelled", content.get("modelled")).get("total")),
-        accuracy=_number(test["accuracy"]),
+        accuracy=_number(test.get("accuracy")),
         loss=_number(test["loss"]),
+        validation=_number(content.get("validation_accuracy")),
         train_loss=_number(content.get("train_loss")),
         theorem=_number(consensus.get("theorem")),
         mean_square=_number(consensus.get("mean_square")),
-        nodes=Spread(*map(_number, map(nodes.get, ("mean", "min", "max")))),
+        nodes=_spread("nodes.accuracy", nodes.get("accuracy")),
+        nodes_loss=_spread("nodes.loss", nodes.get("loss")),
         weights=place if isinstance(content.get("weights"), list) else None,
     )
+
+
+def _spread(name: str, value: Any) -> Spread:
+    found = _mapping(name, value)
+    return Spread(*(_number(found.get(key)) for key in ("mean", "min", "max")))
 
 
 def _mapping(name: str, value: Any) -> Mapping[str, Any]:
