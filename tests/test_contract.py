@@ -1,5 +1,7 @@
 """One text, every engine: simulator, processes and a user's own loop give the same bits."""
 
+import subprocess
+import sys
 from functools import partial
 from itertools import product
 
@@ -8,7 +10,6 @@ import torch
 from torch import nn
 
 import pushsum as ps
-from pushsum import names
 from pushsum.algorithms import METHODS, Algorithm
 from pushsum.engines.distributed.exchange import Exchange
 from pushsum.engines.distributed.peers import Peers
@@ -113,9 +114,17 @@ def close(n, name, weighting, where):
     return {"rtol": 1e-12, "atol": 1e-12} if loose else {"rtol": 0, "atol": 0}
 
 
-def test_the_names_that_need_no_torch_are_those_of_the_table():
-    assert names.ALGORITHMS == tuple(METHODS)
-    assert names.ADAPTIVE == ps.algorithms.ADAPTIVE
+@pytest.mark.parametrize("name", METHODS)
+def test_the_table_says_what_a_method_is_made_of(name):
+    method = METHODS[name]
+    assert method.adaptive == ("weighting" in method.parameters)
+    assert method.momentum == ("momentum" in method.parameters)
+    assert ps.algorithms.parse(name.lower(), lr=0.1, momentum=0.5, weighting="uniform").name == name
+
+
+def test_the_table_of_methods_does_not_wait_for_torch():
+    code = "import sys, pushsum.methods, pushsum.networks; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 @pytest.mark.parametrize(("n", "every"), [(1, 1), (2, 1), (3, 1), (6, 1), (3, 3)])

@@ -19,7 +19,7 @@ from torch import nn
 
 from pushsum import cli, config, models, pretrained
 from pushsum.data import fetch
-from pushsum.names import NETWORKS
+from pushsum.networks import NETWORKS
 from study import pretrained as packages
 
 

@@ -1,19 +1,16 @@
 """The methods: SGP, MSGP, SGAP, MSGAP (Algorithm 2), S-ADDOPT, QGM, and centralized SGD.
 
 Each is one text, which every engine runs. To write another one, return an `Algorithm` with the
-functions that differ from Algorithm 1 (see `pushsum.protocol`), and give it a line in `METHODS`, or
-name it as `FILE.py:function` wherever a method is named.
+functions that differ from Algorithm 1 (see `pushsum.protocol`), and give it a line in
+`pushsum.methods`, or name it as `FILE.py:function` wherever a method is named.
 """
 
-from collections.abc import Callable, Mapping
-from inspect import Parameter, signature
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from pushsum import own_code
-from pushsum.names import unknown
+from pushsum.methods import ADAPTIVE, METHODS, NAMES, Method, find, takes
 from pushsum.optimizers import Rate, Rule, check_momentum, momentum_sgd, sgd
 from pushsum.protocol import Algorithm, Got, Gradient, Sent, State, Step, corrected
 from pushsum.weighting import Matrix, Weighting, as_weighting
@@ -202,81 +199,16 @@ def all_reduce(lr: Rate, momentum: float = 0.0) -> Algorithm:
 # --------------------------------------------------------------------------- by name
 
 
-class Method(NamedTuple):
-    """A method by its name: how to make it, and one line about it."""
-
-    make: Callable[..., Algorithm]
-    about: str
-
-    @property
-    def parameters(self) -> Mapping[str, Parameter]:
-        """What it is made of: lr, and perhaps momentum, weighting and more of its own."""
-        return signature(self.make).parameters
-
-
-#: In the order of tables; the k-th is drawn in the palette's k-th colour.
-METHODS: dict[str, Method] = {
-    "SGP": Method(sgp, "stochastic gradient push"),
-    "MSGP": Method(msgp, "SGP with momentum"),
-    "SGAP": Method(sgap, "the paper's: SGP with adaptive weights"),
-    "MSGAP": Method(msgap, "SGAP with momentum"),
-    "S-ADDOPT": Method(s_addopt, "gradient tracking over Push-SUM, which sends two vectors"),
-    "QGM": Method(qgm, "quasi-global momentum"),
-    "AllReduce": Method(all_reduce, "centralized SGD, to compare with, without a graph"),
-}
-
-
-NAMES = tuple(METHODS)
-ADAPTIVE = tuple(name for name, found in METHODS.items() if "weighting" in found.parameters)
-
-
-def takes(name: str, parameter: str) -> bool:
-    """Whether a method is made of such a parameter; of one's own it is not known, so yes.
-
-    >>> takes("SGAP", "weighting"), takes("SGP", "momentum")
-    (True, False)
-    """
-    return name not in METHODS or parameter in METHODS[name].parameters
-
-
-def method(name: str) -> Method:
-    """The method of a name, whatever its case, or of `FILE.py:function`.
-
-    >>> method("s-addopt").about
-    'gradient tracking over Push-SUM, which sends two vectors'
-    """
-    if own_code.is_named(name):
-        made = own_code.load("algorithm", name)
-        if not callable(made):
-            raise ValueError(f"algorithm {name}: a method is a function of lr that returns one")
-        return Method(made, (made.__doc__ or "").partition("\n")[0])
-    return METHODS[canonical(name)]
-
-
-def canonical(name: str) -> str:
-    """A method's name as tables have it; files from the root."""
-    if own_code.is_named(name):
-        return own_code.spelled(name)
-    known = {_letters(key): key for key in METHODS}
-    if _letters(name) not in known:
-        raise ValueError(f"{unknown('algorithm', name, METHODS)}, or FILE.py:function")
-    return known[_letters(name)]
-
-
-def _letters(name: str) -> str:
-    return "".join(filter(str.isalnum, name)).lower()
-
-
 def parse(name: str, **given: Any) -> Algorithm:
     """Make the method of that name of what it takes among the given values.
 
     >>> parse("msgp", lr=0.1, momentum=0.8, weighting="uniform").name
     'MSGP'
     """
-    found = method(name)
+    found = find(name)
     takes = {key: value for key, value in given.items() if key in found.parameters}
     try:
-        made = found.make(**takes)
+        made = found.function(**takes)
     except TypeError as error:
         raise ValueError(f"algorithm {name}: {error}") from None
     if not isinstance(made, Algorithm):

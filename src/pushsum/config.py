@@ -29,7 +29,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
-from pushsum import algorithms, files, pretrained, topology, weighting
+from pushsum import files, methods, pretrained, topology, weighting
 from pushsum.batchnorm import BatchNormPolicy
 from pushsum.engines.gradients import Strategy
 from pushsum.names import nearest, one_line
@@ -164,7 +164,7 @@ class Algorithm(_Section):
     @field_validator("name")
     @classmethod
     def _known(cls, name: str) -> str:
-        return algorithms.canonical(name)
+        return methods.canonical(name)
 
     @field_validator("weighting")
     @classmethod
@@ -388,14 +388,14 @@ def warnings(config: Config) -> list[str]:
                 f"{model.pretrained.name}: BatchNorm's running statistics are of {statistics}: "
                 "test with evaluation.batchnorm=recomputed"
             )
-    if algorithms.takes(algorithm.name, "weighting"):
+    if methods.takes(algorithm.name, "weighting"):
         with suppress(ValueError):  # what is wrong with a run is said when it is built
             graphs = topology.parse(place.name, place.nodes)
             found += weighting.warnings(weighting.parse(algorithm.weighting), graphs)
     elif algorithm.weighting not in ("uniform", Algorithm().weighting):
         found.append(
             f"algorithm.weighting = {algorithm.weighting} has no effect with {algorithm.name}: "
-            f"take one of {', '.join(algorithms.ADAPTIVE)}"
+            f"take one of {', '.join(methods.ADAPTIVE)}"
         )
     return found
 

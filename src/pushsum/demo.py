@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from pushsum import algorithms, theory, topology, weighting
-from pushsum.algorithms import NAMES, Algorithm
+from pushsum.algorithms import Algorithm
 from pushsum.drawing import Panel, Series, chart_svg
 from pushsum.drawing.svg import PALETTE
 from pushsum.engines.simulator import UserGradient, iterate
+from pushsum.methods import NAMES
 from pushsum.problems import quadratic
 from pushsum.randomness import stream
 from pushsum.topology import Topology

@@ -22,7 +22,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from pushsum.batchnorm import FrozenBatchNorm2d
-from pushsum.names import NETWORKS, unknown
+from pushsum.names import unknown
+from pushsum.networks import NETWORKS
 
 Norm = Literal["batch", "frozen", "group"]
 Stem = Literal["cifar", "imagenet"]

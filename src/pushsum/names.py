@@ -1,19 +1,8 @@
-"""Names as messages show them: dotted, in one line, and what to say of one that is not known."""
+"""The wording of messages: names and what is meant by them, counts, one line of plain text."""
 
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
-
-#: The methods of `pushsum.algorithms.METHODS`, for those who must not wait for torch.
-ALGORITHMS = ("SGP", "MSGP", "SGAP", "MSGAP", "S-ADDOPT", "QGM", "AllReduce")
-ADAPTIVE = ("SGAP", "MSGAP", "QGM")  #: those that take a weighting
-NETWORKS: Mapping[str, Mapping[str, Any]] = {  #: with their options, and what null stands for
-    "resnet18": {"width": 64, "blocks": (2, 2, 2, 2), "norm": "batch", "stem": "cifar"},
-    "resnet50": {"width": 64, "blocks": (3, 4, 6, 3), "norm": "batch", "stem": "cifar"},
-    "resnet-small": {"width": 16, "blocks": (1, 1, 1), "norm": "batch", "stem": "cifar"},
-    "cnn": {"width": 16, "hidden": (64,)},
-    "mlp": {"hidden": (64,)},
-}
 
 
 def nearest(name: str, choices: Iterable[str]) -> str | None:

@@ -90,9 +90,9 @@ def demo(
 def _train(into: Path, epochs: int, seed: int) -> list[dict[str, Any]]:
     """The recipe `digits`: accuracy and loss of every cell."""
     from pushsum import report, sweep
-    from pushsum.algorithms import ADAPTIVE
     from pushsum.cli.sweep import run_cells
     from pushsum.engines.memory import keep_freed_memory
+    from pushsum.methods import ADAPTIVE
     from pushsum.training import last_record
 
     keep_freed_memory()

@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from pushsum.drawing.svg import PALETTE
-from pushsum.names import ALGORITHMS
+from pushsum.methods import NAMES
 from pushsum.report.results import Cell, Results
 from pushsum.report.runs import Record
 
@@ -93,7 +93,7 @@ def _looks(results: Results) -> list[tuple[int, int]]:
     looks: dict[str, tuple[int, int]] = {}
     for method in results.methods:
         name = algorithms[method]
-        if name in ALGORITHMS and (own := (ALGORITHMS.index(name), 0)) not in looks.values():
+        if name in NAMES and (own := (NAMES.index(name), 0)) not in looks.values():
             looks[method] = own
     every = [(colour, dashes) for dashes in range(DASHES) for colour in range(len(PALETTE))]
     free = cycle([look for look in every if look not in looks.values()])

@@ -6,7 +6,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from pushsum.names import ADAPTIVE, flat
+from pushsum.methods import ADAPTIVE
+from pushsum.names import flat
 from pushsum.report.runs import HOW, Run, shown
 
 _CELL = ("model.name", "data.name", "algorithm.name", "topology.name")

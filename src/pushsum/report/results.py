@@ -10,7 +10,8 @@ from math import isnan, nan
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
-from pushsum.names import ADAPTIVE, ALGORITHMS, plain
+from pushsum.methods import ADAPTIVE, MOMENTUM, NAMES
+from pushsum.names import plain
 from pushsum.report import paper
 from pushsum.report.runs import HOW, Run, Skipped, shown
 
@@ -460,7 +461,7 @@ def _rows(runs: list[Run], where: Mapping[Run, tuple[str, str]]) -> dict[Run, st
 def _traits(run: Run) -> dict[str, str]:
     """What an algorithm's runs may differ in, as far as it has an effect."""
     ignored = {"algorithm.name", "algorithm.weighting"}
-    if run.algorithm not in ("MSGP", "MSGAP", "QGM", "AllReduce"):
+    if run.algorithm not in MOMENTUM:
         ignored.add("algorithm.momentum")
     plain = {
         key.removeprefix("algorithm."): word(run, key)
@@ -476,7 +477,7 @@ def _kind(run: Run) -> str:
 
 def _order(family: tuple[str, str]) -> tuple[Any, ...]:
     algorithm, kind = family
-    return _place(algorithm, ALGORITHMS), algorithm, _place(kind, _WEIGHTINGS), kind
+    return _place(algorithm, NAMES), algorithm, _place(kind, _WEIGHTINGS), kind
 
 
 def _topology_order(label: str) -> tuple[int, str]:

@@ -10,7 +10,9 @@ from pathlib import Path, PureWindowsPath
 from typing import Any, NamedTuple
 
 from pushsum import files
-from pushsum.names import ADAPTIVE, NETWORKS, flat, one_line, plain
+from pushsum.methods import ADAPTIVE
+from pushsum.names import flat, one_line, plain
+from pushsum.networks import NETWORKS
 from pushsum.reading import MOST_BYTES, MOST_CHARACTERS, MOST_META, json_value, yaml_value
 
 CONFIG, META, RECORDS = "config.yaml", "meta.json", "records.jsonl"
