@@ -175,7 +175,8 @@ class Experiment:
     def costs(self) -> Costs:
         """What a step costs the network."""
         kind = self.wire or next(self.model.parameters()).dtype
-        return Costs(self.setup, what_is_sent(self.algorithm), self.layout.d * kind.itemsize)
+        vectors = what_is_sent(self.algorithm, self.n, self.layout.d)
+        return Costs(self.setup, vectors, self.layout.d * kind.itemsize)
 
     def histogram(self) -> np.ndarray:
         """(n, classes): who holds how many samples of each label."""

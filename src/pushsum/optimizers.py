@@ -168,10 +168,10 @@ def schedule(lr: Rate) -> Callable[[int], float]:
     return lambda t: lr
 
 
-def check_momentum(momentum: float) -> None:
+def check_momentum(momentum: float, name: str = "momentum") -> None:
     """Refuse what would never come to rest."""
     if not (is_number(momentum) and 0 <= momentum < 1):
-        raise ValueError(f"momentum = {momentum!r}: momentum lies in [0, 1)")
+        raise ValueError(f"{name} = {momentum!r}: momentum lies in [0, 1)")
 
 
 def _built(make: Make, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:

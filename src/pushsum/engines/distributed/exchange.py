@@ -410,7 +410,8 @@ class Round:
                     self.mail.wait_for_sent(self._tag(place, bucket.start))
             mean = tuple(self.exchange.average(value) for value in sent.mean)
             pushed = len(sent.push)
-            yield bucket, Got(self.a, tuple(held[:pushed]), tuple(held[pushed:]), mean)
+            own = torch.tensor([self._given[self.node]], dtype=torch.float64)
+            yield bucket, Got(self.a, tuple(held[:pushed]), tuple(held[pushed:]), mean, own)
         for tag in range(1 + len(self.values) * len(self.buckets)):
             self.mail.wait_for_sent(tag)
         seconds = self.ledger.seconds

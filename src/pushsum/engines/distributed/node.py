@@ -146,7 +146,8 @@ class PushSum:
         self.t = 0
         x0 = torch.cat([p.detach().reshape(1, -1) for p in self._parameters], dim=1)
         self._nodes = torch.tensor([self.rank])
-        self._state = self.algorithm.init(x0, Step(0, self._nodes, self.n))
+        began = self.algorithm.init(x0, Step(0, self._nodes, self.n))
+        self._state = tree.detached_copy(began)  # a method may keep x0 more than once
         # what `keep_received` holds afterwards is what arrived, so nothing else need be kept
         self._bare = self.algorithm.receive is protocol.keep_received
         self._moves = x0.new_empty(1, 0 if self._bare else self.layout.d)
@@ -339,7 +340,7 @@ class PushSum:
         if not tree.leaves(self._carried) and tree.leaves(carried):
             d = self.layout.d
             self._carried = tree.mapped(
-                carried, lambda v: v.new_empty(1, d) if v.ndim == 2 else v.clone()
+                carried, lambda v: v.new_empty(1, d) if _is_columns(v, some) else v.clone()
             )
         places = tree.leaves(tree.columns(self._carried, self.layout.d, some))
         for place, part in zip(places, tree.leaves(carried), strict=True):
@@ -373,7 +374,7 @@ class PushSum:
 
     def _kind_of_message(self) -> Sent:
         """What is sent, of one column that stands for all."""
-        counts = protocol.what_is_sent(self.algorithm)
+        counts = protocol.what_is_sent(self.algorithm, self.n, self.layout.d)
         one = self._state.x[:, :1]
         push, pull, mean = counts
         return Sent((one,) * push, (one,) * pull, (one,) * (mean - self.algorithm.mean_gradient))
@@ -425,13 +426,13 @@ class PushSum:
         for some, got in self._round.arrivals():
             state, carried, move = tree.columns((self._state, self._carried, self._moves), d, some)
             after = self.algorithm.receive(state, carried, move, got, self._step(some))
-            places, parts = ((s.x, s.kept) for s in (state, after))
-            for place, part in zip(tree.leaves(places), tree.leaves(parts), strict=True):
-                place.copy_(part)
+            places, parts = (tree.leaves((s.x, s.kept)) for s in (state, after))
+            _write(places, parts, some)
             a = after.a
             arrived = next(k for k, first in enumerate(self._starts) if first >= some.start)
             self._show(State(self._state.x, a, self._state.kept), slice(arrived, shown))
             shown = min(arrived, shown)
+        _write(tree.leaves(self._state.kept), tree.leaves(after.kept), some, besides=True)
         self._state = State(self._state.x, a, self._state.kept)
         self._memory = self._round.memory()
         self.t += 1
@@ -717,6 +718,23 @@ def _numbers_of(optimizer: Optimizer) -> dict[str, float]:
         for name, value in place.items()
         if isinstance(value, int | float) and not isinstance(value, bool) and name != "lr"
     }
+
+
+def _is_columns(v: Tensor, some: slice) -> bool:
+    """Whether a tensor has one number for each of these columns."""
+    return v.ndim == 2 and v.shape[1] == some.stop - some.start
+
+
+def _write(places: list[Tensor], parts: list[Tensor], some: slice, besides: bool = False) -> None:
+    """Write these columns of the next state over the last, or what is no columns.
+
+    The next state may hold parts of the last, its x say, which must be read before.
+    """
+    own = {place.untyped_storage().data_ptr() for place in places}
+    parts = [p.clone() if p.untyped_storage().data_ptr() in own else p for p in parts]
+    for place, part in zip(places, parts, strict=True):
+        if _is_columns(part, some) != besides:
+            place.copy_(part)
 
 
 def _nothing(x0: Tensor) -> tuple[()]:
