@@ -235,6 +235,22 @@ class Experiment:
             return Batch(x.unflatten(0, shape), targets.unflatten(0, shape))
         return self._batch_by_node(nodes, indices, t)
 
+    def everything(self, nodes: Sequence[int]) -> Iterator[tuple[Batch, Tensor]]:
+        """All samples of these nodes: batches, and which share of its samples each node has there.
+
+        As many batches for every node, none of them empty.
+        """
+        parts = [self.parts[node] for node in nodes]
+        longest, shortest = max(map(len, parts)), min(map(len, parts))
+        count = min(shortest, -(-longest // self.config.evaluation.batch))
+        pieces = [np.array_split(part, count) for part in parts]
+        for some in zip(*pieces, strict=True):
+            shares = [len(p) / len(part) for p, part in zip(some, parts, strict=True)]
+            chosen = [torch.from_numpy(p) for p in some]
+            inputs = [self._on_device(self.dataset.scaled(self.dataset.train_x[c])) for c in chosen]
+            targets = [self.dataset.train_y[c].to(self.device) for c in chosen]
+            yield Batch(inputs, targets), torch.tensor(shares, device=self.device)
+
     def _batch_by_node(self, nodes: Sequence[int], indices: list[np.ndarray], t: int) -> Batch:
         inputs, targets = [], []
         for node, mine in zip(nodes, indices, strict=True):
@@ -441,7 +457,12 @@ def _algorithm(config: Config, rate: Callable[[int], float]) -> algorithms.Algor
     c = config.algorithm
     if not own_code.is_named(c.weighting):
         weighting.parse(c.weighting)  # refuses a bad one, whether it is used or not
-    return algorithms.parse(c.name, lr=rate, momentum=c.momentum, weighting=c.weighting)
+    given = {"lr": rate, "momentum": c.momentum, "weighting": c.weighting}
+    try:
+        return algorithms.parse(c.name, c.parameters, **given)
+    except ValueError as error:
+        where = "algorithm.parameters: " if c.parameters else ""
+        raise ValueError(f"{where}{error}") from None
 
 
 def _rule(config: Config, layout: Layout, rate: Callable[[int], float]) -> Rule | None:

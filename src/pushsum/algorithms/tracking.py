@@ -164,6 +164,8 @@ def sonata(lr: Rate, solve: Surrogate | str = "linear", prox: Prox | None = None
         raise ValueError(
             f"solve = {solve!r}: SONATA needs a surrogate: 'linear', or a function (x, g, t) -> z"
         )
+    if prox is not None and not callable(prox):
+        raise ValueError(f"prox = {prox!r}: a function (v, s) -> z, from Python only")
     if prox is not None and solve != "linear":
         raise ValueError("prox goes with solve='linear': put the proximal term into your own solve")
     if callable(solve):

@@ -11,6 +11,7 @@ from pushsum.algorithms.tracking import Tracking, add_opt, begin_tracking
 from pushsum.optimizers import Rate, sgd
 from pushsum.protocol import Algorithm, Got, Gradient, Sent, State, Step, corrected
 from pushsum.randomness import uniforms
+from pushsum.weighting import is_number
 
 
 class Reduced(NamedTuple):
@@ -47,8 +48,9 @@ def push_lsvrg_up(lr: Rate, p: float | Sequence[float] = 0.1) -> Algorithm:
     networks with uncoordinated triggered probabilities, IEEE TNSE 2023. The coin of a step is
     thrown before its gradient is taken.
     """
-    chances = np.atleast_1d(np.asarray(p, dtype=float))
-    if chances.ndim != 1 or not ((chances > 0) & (chances <= 1)).all():
+    given = list(p) if isinstance(p, Sequence) else [p]
+    chances = np.array([value if is_number(value) else np.nan for value in given], dtype=float)
+    if not ((chances > 0) & (chances <= 1)).all():
         raise ValueError(f"p = {p!r}: a probability in (0, 1], or one per node")
     base = add_opt(lr)
 

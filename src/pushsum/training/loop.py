@@ -7,6 +7,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 import yaml
 from torch import Tensor
@@ -283,8 +284,19 @@ class _Asked:
         return g
 
     def full(self, point: Tensor) -> Tensor:
-        name = self.experiment.algorithm.name
-        raise ValueError(f"algorithm.name = {name}: it needs gradients of all samples; use iterate")
+        """Of all samples of each node, without augmentation; buffers stay as they were."""
+        start = perf_counter()
+        kept = {name: value.clone() for name, value in self.buffers.items()}
+        model, stopping = self.experiment.model, lambda: self.world.stopping
+        compute = gradients("loop", model, F.cross_entropy, self.buffers, stopping)
+        total = torch.zeros_like(point)
+        for batch, shares in self.experiment.everything(self.world.nodes):
+            g, _ = compute(point, batch)
+            total += shares[:, None].to(g) * g
+        for name, value in kept.items():
+            self.buffers[name].copy_(value)
+        self.seconds += perf_counter() - start
+        return total
 
 
 def _model_time(
