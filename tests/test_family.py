@@ -150,8 +150,8 @@ def noisy_distance(algorithm, spread):
         return H * (y - B) + 0.1 * torch.randn(y.shape, generator=noise, dtype=y.dtype)
 
     x0 = best.expand_as(B).clone()
-    run = ps.iterate(algorithm, ps.topology.from_graphs(digraph(1)), gradient, x0, 1200)
-    return float(np.mean([(r.y - best).square().mean() for r in run if r.t > 500])) ** 0.5
+    run = ps.iterate(algorithm, ps.topology.from_graphs(digraph(1)), gradient, x0, 800)
+    return float(np.mean([(r.y - best).square().mean() for r in run if r.t > 200])) ** 0.5
 
 
 def test_the_floor_of_s_addopt_does_not_know_how_much_the_nodes_differ():
@@ -275,27 +275,18 @@ def test_dextra_reaches_the_minimizer_within_its_interval(seed):
 
 
 def test_momentum_is_faster_on_an_ill_conditioned_problem():
-    graphs, n = digraph(2), 6
-    h = torch.full((n, 2), 1.0, dtype=torch.float64)
-    h[:, 1] = 0.05
-    b = torch.from_numpy(np.random.default_rng(0).standard_normal((n, 2)))
+    h = torch.tensor([[1.0, 0.02]], dtype=torch.float64)
+    b = torch.from_numpy(np.random.default_rng(0).standard_normal((6, 2)))
 
-    def steps(method, most):
-        run = ps.iterate(
-            method,
-            ps.topology.from_graphs(graphs),
-            lambda y, t: h * (y - b),
-            torch.zeros_like(b),
-            int(min(most, 2000)),
-        )
-        return steps_to(1e-6, ((r.y - b.mean(0)).abs().max() for r in run))
+    def steps(method, most=1500):
+        graphs = ps.topology.from_graphs(digraph(0))
+        run = ps.iterate(method, graphs, lambda y, t: h * (y - b), torch.zeros_like(b), most)
+        return steps_to(1e-4, ((r.y - b.mean(0)).abs().max() for r in run))
 
-    plain = np.inf
-    for lr in (0.8, 0.4, 0.2, 0.1):
-        plain = min(plain, steps(alg.ab(lr), plain))
-    assert plain < 2000
-    for make in (alg.abm, alg.abn):
-        assert min(steps(make(lr, 0.7), 0.6 * plain) for lr in (0.4, 0.2, 0.1)) < 0.6 * plain
+    plain = min(steps(alg.ab(lr)) for lr in (0.28, 0.4, 0.57))
+    assert plain < 1500
+    assert min(steps(alg.abm(lr, 0.5), plain) for lr in (0.57, 0.8)) < 0.7 * plain
+    assert min(steps(alg.abn(lr, 0.8), plain) for lr in (0.1, 0.14)) < 0.7 * plain
 
 
 def test_variance_reduction_leaves_no_floor():
@@ -318,15 +309,15 @@ def test_variance_reduction_leaves_no_floor():
             ps.topology.from_graphs(graphs),
             sampled,
             torch.zeros(n, 2, dtype=torch.float64),
-            600,
+            400,
             full_gradient=full,
         )
         *_, last = run
         return float((last.y - best).abs().max())
 
-    assert distance(alg.push_lsvrg_up(0.1, p=0.25)) < EXACT
-    assert distance(alg.push_lsvrg_up(0.1, p=[0.1, 0.2, 0.3, 0.4, 0.5, 1.0])) < EXACT
-    assert distance(alg.s_addopt(0.1)) > 1e-2
+    assert distance(alg.push_lsvrg_up(0.15, p=0.25)) < EXACT
+    assert distance(alg.push_lsvrg_up(0.15, p=[0.1, 0.2, 0.3, 0.4, 0.5, 1.0])) < EXACT
+    assert distance(alg.s_addopt(0.15)) > 1e-2
 
 
 @pytest.mark.parametrize("random", [False, True])
@@ -353,8 +344,8 @@ def test_late_messages_lose_no_mass_and_leave_the_average(seed, random):
 
 
 def test_the_floor_of_osgp_grows_with_the_delay():
-    floors = [floor(alg.osgp(0.05, delay), digraph(3), 3) for delay in (0, 1, 4)]
-    assert floors[0] == pytest.approx(floor(alg.sgp(0.05), digraph(3), 3), rel=1e-6)
+    floors = [floor(alg.osgp(0.1, delay), digraph(3), 3, 300) for delay in (0, 1, 4)]
+    assert floors[0] == pytest.approx(floor(alg.sgp(0.1), digraph(3), 3, 300), rel=1e-6)
     assert floors[0] < floors[1] < floors[2]
 
 
@@ -385,9 +376,9 @@ def run_of(graphs, x0):
 
 def test_private_steps_go_with_any_push_method():
     graphs = digraph(1)
-    for base in (alg.push_diging(0.15), alg.add_opt(0.15), alg.msgap(0.1, 0.5, "lazy:c=0.5")):
-        there = floor(alg.private_push_sum(base, steps=2), graphs, 1, 500)
-        assert there == pytest.approx(floor(base, graphs, 1, 500), abs=1e-9)
+    for base in (alg.push_diging(0.2), alg.add_opt(0.2), alg.msgap(0.15, 0.5, "lazy:c=0.5")):
+        there = floor(alg.private_push_sum(base, steps=2), graphs, 1, 250)
+        assert there == pytest.approx(floor(base, graphs, 1, 250), abs=1e-8)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -429,10 +420,10 @@ def test_personal_models_are_the_closed_forms(seed):
         (lambda: alg.sonata(0.1, solve=None), r"solve = None: SONATA needs a surrogate: 'linear'"),
         (lambda: alg.sonata(0.1, lambda x, g, t: x, abs), r"prox goes with solve='linear'"),
         (lambda: alg.sonata(0.1, prox=0.1), r"prox = 0.1: a function"),
-        (lambda: alg.push_lsvrg_up(0.1, p="x"), r"p = 'x': a probability"),
+        (lambda: alg.push_lsvrg_up(0.15, p="x"), r"p = 'x': a probability"),
         (lambda: alg.osgp(0.1, delay=-1), r"delay = -1: .* integer >= 0"),
         (lambda: alg.osgp(0.1, delay=1.5), r"delay = 1.5"),
-        (lambda: alg.push_lsvrg_up(0.1, p=0.0), r"p = 0.0: a probability in \(0, 1\]"),
+        (lambda: alg.push_lsvrg_up(0.15, p=0.0), r"p = 0.0: a probability in \(0, 1\]"),
         (lambda: alg.pfedme(0.1, penalty=-1), r"penalty = -1: a number > 0"),
         (lambda: alg.pfedme(0.1, inner=0), r"inner = 0: .* integer >= 1"),
         (lambda: alg.ditto(0.1, personal_lr=0), r"personal_lr = 0: a number > 0"),
