@@ -3,6 +3,8 @@
 `python -m benchmarks family`. Seconds are those that the simulator spends on mixing, interleaved.
 """
 
+from functools import partial
+
 import torch
 from rich.console import Console
 from rich.table import Table
@@ -43,7 +45,7 @@ def main() -> None:
 
     networks = {name: Network(Setup(ps.algorithms.parse(name, lr=0.1), graphs)) for name in METHODS}
     moments = {name: network.begin(x0) for name, network in networks.items()}
-    interleaved({name: lambda name=name: once(name) for name in METHODS}, rounds=7)
+    interleaved({name: partial(once, name) for name in METHODS}, rounds=7)
     median = {name: sorted(times[1:])[len(times) // 2] for name, times in spent.items()}
     table = Table(title=f"Exchange, N = {NODES}, d = {PARAMETERS:,}, float32, ring")
     for column in ("method", "vectors", "x SGP", "off by"):
