@@ -17,8 +17,8 @@ def rates(found: list[Ended]) -> str:
         at = [(int(row["step"]), float(row["distance"])) for row in here]
         there = next((row for row in here if float(row["distance"]) < GOAL), None)
         if there is None:
-            floor = f"floor {at[-1][1]:.2g}"
-            rows.append([method, here[0]["lr"], "—", floor, "—", "—"])
+            left = f"{at[-1][1]:.2g} left after {at[-1][0]} steps"
+            rows.append([method, here[0]["lr"], "—", left, "—", "—"])
             continue
         linear = [(t, d) for t, d in at if 10 * GOAL < d < 1e-1]
         (t0, d0), (t1, d1) = linear[0], linear[-1]
@@ -33,7 +33,7 @@ def rates(found: list[Ended]) -> str:
                 f"{float(there['kilobytes']):.0f}",
             ]
         )
-    head = ["method", "step size", "factor per step", "limit", "steps to 1e-6", "kB to 1e-6"]
+    head = ["method", "step size", "factor per step", "in the end", "steps to 1e-6", "kB to 1e-6"]
     return table(head, rows)
 
 
