@@ -11,6 +11,7 @@ from torch import nn
 
 import pushsum as ps
 from pushsum.algorithms import METHODS, Algorithm
+from pushsum.engines.distributed import exchange
 from pushsum.engines.distributed.exchange import Exchange
 from pushsum.engines.distributed.peers import Peers
 from pushsum.engines.engine import Setup
@@ -104,12 +105,12 @@ def processes(rank, n, every):
             continue
         x0, targets = problem(n)
         algorithm = made(name, weighting)
-        exchange = Exchange(peers, Setup(algorithm, graphs(where, n), every=every))
-        now = exchange.begin(x0[rank : rank + 1])
+        network = Exchange(peers, Setup(algorithm, graphs(where, n), every=every))
+        now = network.begin(x0[rank : rank + 1])
         trail = []
         for _ in range(STEPS):
             gradient = Bowl(algorithm.gradient_point(now.state, now.y), targets[rank])
-            twice, now = exchange.advance(now, gradient), exchange.advance(now, gradient)
+            twice, now = network.advance(now, gradient), network.advance(now, gradient)
             assert torch.equal(twice.state.x, now.state.x)
             trail.append((now.y[0], float(now.state.a)))
         found[name, weighting, where] = trail
@@ -185,6 +186,29 @@ def test_a_users_loop_equals_the_simulator(n, every):
             torch.testing.assert_close(
                 found[rank][case][1], records[-1].average, rtol=1e-13, atol=1e-13
             )
+
+
+KEEPING = ("OSGP", "ABm", "DEXTRA", "Push-DIGing", "FROST")  # states of several kinds
+
+
+def loops_in_buckets(rank, n):
+    exchange.BUCKET = 2
+    optimizer = partial(torch.optim.SGD, lr=0.05)
+    return {name: own_loop(rank, n, name, "uniform", "divide", optimizer)[0] for name in KEEPING}
+
+
+def test_a_users_loop_keeps_a_state_right_that_arrives_in_parts():
+    """What is kept of the last state is read before it is written over, and scalars once."""
+    torch.set_num_threads(1)
+    found = on_ranks(3, loops_in_buckets, 3)
+    for name in KEEPING:
+        records = simulated(
+            3, name, "uniform", "divide", optimizer=partial(torch.optim.SGD, lr=0.05)
+        )
+        for r, rank in product(records, range(3)):
+            y, a = found[rank][name][r.t - 1]
+            assert torch.equal(y, r.y[rank]), f"{name} {rank} {r.t}"
+            assert a == float(r.a[rank])
 
 
 def with_optimizers(rank, n):

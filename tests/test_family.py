@@ -9,6 +9,8 @@ import torch
 import dense
 import pushsum as ps
 from pushsum import algorithms as alg
+from pushsum import config, training
+from pushsum.experiment import Experiment
 from strategies import random_cycle
 
 SEEDS = range(2)
@@ -468,3 +470,51 @@ def test_what_a_run_lacks_is_one_line():
             ps.PushSum(model, optimizer, algorithm=name)
     with pytest.raises(ValueError, match="DEXTRA must know what a step size is: optimizer SGD"):
         ps.iterate(alg.dextra(0.1), ring, lambda y, t: y, x0, 1, optimizer=torch.optim.AdamW)
+
+
+# --------------------------------------------------------------------------- in a run
+
+SMALL = {"steps": 3, "batch": 16, "model": {"hidden": [4]}, "topology": {"nodes": 3}}
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "graph"),
+    [
+        ("osgp", {"delay": 2, "random": True}, "exponential"),
+        ("Push-LSVRG-UP", {"p": 0.5}, "exponential"),
+        ("ditto", {"base": "Push-DIGing", "penalty": 0.5}, "exponential"),
+        ("ABN", {"gamma": 0.2}, "exponential"),
+        ("FROST", {}, "ring"),
+    ],
+)
+def test_methods_run_by_name_with_their_parameters(name, parameters, graph, tmp_path):
+    algorithm = {"name": name, "parameters": parameters, "lr": 0.01}
+    place = {"nodes": 3, "name": graph}
+    experiment = Experiment(config.parse({**SMALL, "algorithm": algorithm, "topology": place}))
+    line = training.run(experiment, tmp_path)
+    assert line["step"] == 3
+    assert np.isfinite(line["train_loss"])
+
+
+def test_parameters_that_a_method_does_not_take_are_one_line():
+    for parameters, said in (
+        ({"tau": 2}, "OSGP: it has no parameter tau: delay, random"),
+        ({"lr": 2}, "OSGP: it has no parameter lr"),
+        ({"delay": -1}, r"algorithm.parameters: delay = -1"),
+    ):
+        content = {**SMALL, "algorithm": {"name": "OSGP", "parameters": parameters}}
+        with pytest.raises(ValueError, match=said):
+            Experiment(config.parse(content))
+
+
+def test_all_samples_of_a_node_come_once():
+    experiment = Experiment(
+        config.parse(
+            {**SMALL, "split": {"kind": "dirichlet", "alpha": 0.3}, "evaluation": {"batch": 100}}
+        )
+    )
+    batches = list(experiment.everything(range(3)))
+    torch.testing.assert_close(sum(shares for _, shares in batches), torch.ones(3))
+    for node in range(3):
+        targets = torch.cat([batch.targets[node] for batch, _ in batches])
+        assert torch.equal(targets, experiment.dataset.train_y[experiment.parts[node]])

@@ -159,7 +159,8 @@ def corrected(x: Tensor, a: Tensor) -> Tensor:
 
 def what_is_sent(algorithm: Algorithm, n: int = 2, d: int = 2) -> tuple[int, int, int]:
     """How many vectors one of n nodes pushes, pulls and averages in an exchange of d numbers."""
-    zeros = torch.zeros(1, min(n, d), dtype=torch.float64)  # wider ones are as many
+    width = min(n, d) if algorithm.elementwise else d  # of wider ones there are as many
+    zeros = torch.zeros(1, width, dtype=torch.float64)
     step = Step(1, torch.arange(1), n)
     state = algorithm.init(zeros, step._replace(t=0))
     direction, carried = algorithm.direction(state, _Zero(zeros), step)
