@@ -43,7 +43,7 @@ bench: $(VENV)/.installed ## run the benchmarks (BENCH_ARGS=...)
 # JOBS: cells at the same time, one thread each. What has rows in study/results is not measured again.
 study: $(VENV)/.installed ## run what the study behind the evidence pages lacks: many hours (JOBS=...)
 	@$(BIN)/python -m study.run --jobs $(JOBS)
-	@test -e study/results/consensus.csv || $(BIN)/python -m study.consensus
+	@for step in consensus family; do test -e study/results/$$step.csv || $(BIN)/python -m study.$$step || exit 1; done
 	@for step in report collect publish; do $(BIN)/python -m study.$$step || exit 1; done
 
 clean: ## remove .venv and everything else that was generated

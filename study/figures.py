@@ -32,6 +32,7 @@ def all_of(found: list[Ended]) -> dict[str, str]:
         "evidence": _dots(found),
         "evidence-bytes": _bytes(found),
         "consensus-n": _consensus(),
+        "methods": _methods(),
         "wallclock": picture(measured, "links of 1 Gbit/s"),
     }
 
@@ -95,6 +96,20 @@ def _consensus() -> str:
             lines.append(Series(f"Theorem 1, {rule}", nodes, bound, dashed=True))
         panels.append(Panel(graph.capitalize(), "number of nodes", "distance (L1)", lines))
     return chart_svg("Distance to the average parameter, and Theorem 1's bound", panels)
+
+
+def _methods() -> str:
+    """Distance to the optimum, over steps and over bytes."""
+    rows = read("family")
+    panels = []
+    for column, label in (("step", "steps"), ("kilobytes", "kilobytes sent by all nodes")):
+        lines = []
+        for method in dict.fromkeys(row["method"] for row in rows):
+            here = [row for row in rows if row["method"] == method]
+            x = [float(row[column]) for row in here]
+            lines.append(Series(method, x, [float(row["distance"]) for row in here]))
+        panels.append(Panel(f"Over {column.rstrip('s')}s", label, "distance", lines))
+    return chart_svg("Distance to the optimum: nodes that differ, one directed graph", panels)
 
 
 def _bytes(found: list[Ended]) -> str:

@@ -146,7 +146,8 @@ class Algorithm(_Section):
 
     name: str = "MSGP"
     """SGP, MSGP, SGAP, MSGAP, S-ADDOPT, QGM (quasi-global momentum), AllReduce (centralized SGD, to
-    compare with, without a graph), or your own, FILE.py:function"""
+    compare with, without a graph), ADD-OPT, Push-DIGing, SONATA, DEXTRA, AB, Push-Pull, ABm, ABN,
+    FROST, Push-LSVRG-UP, OSGP, pFedMe, Ditto, or your own, FILE.py:function"""
     lr: Positive = 0.05
     """step size"""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.8
@@ -161,6 +162,8 @@ class Algorithm(_Section):
     """a class of torch.optim that makes the perturbation, instead of (momentum) SGD"""
     options: dict[str, Any] = Field(default_factory=dict)
     """the optimizer's own arguments besides lr"""
+    parameters: dict[str, Any] = Field(default_factory=dict)
+    """the method's own besides lr, momentum and weighting, e.g. {delay: 2} of OSGP"""
 
     @field_validator("name")
     @classmethod

@@ -60,6 +60,19 @@ METHODS: dict[str, Method] = {
     "AllReduce": Method(
         "algorithms:all_reduce", "centralized SGD, to compare with, without a graph", momentum=True
     ),
+    "ADD-OPT": Method("algorithms:add_opt", "gradient tracking: mix, then move"),
+    "Push-DIGing": Method("algorithms:push_diging", "gradient tracking: move, then mix"),
+    "SONATA": Method("algorithms:sonata", "gradient tracking with surrogates and proximal terms"),
+    "DEXTRA": Method("algorithms:dextra", "exact with one vector, for a graph that never changes"),
+    "AB": Method("algorithms:ab", "pull x, push the tracker: mix, then move"),
+    "Push-Pull": Method("algorithms:push_pull", "pull x, push the tracker: move, then mix"),
+    "ABm": Method("algorithms:abm", "AB with heavy-ball momentum"),
+    "ABN": Method("algorithms:abn", "AB with Nesterov momentum"),
+    "FROST": Method("algorithms:frost", "pull only, for a graph that never changes"),
+    "Push-LSVRG-UP": Method("algorithms:push_lsvrg_up", "ADD-OPT with variance reduction"),
+    "OSGP": Method("algorithms:osgp", "SGP whose messages arrive late, and nobody waits"),
+    "pFedMe": Method("algorithms:pfedme", "personal models by Moreau envelopes"),
+    "Ditto": Method("algorithms:ditto", "personal models that are drawn towards the common one"),
 }
 
 NAMES = tuple(METHODS)

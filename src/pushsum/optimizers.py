@@ -167,9 +167,9 @@ def schedule(lr: Rate) -> Callable[[int], float]:
     return lambda t: lr
 
 
-def check_momentum(momentum: float) -> None:
+def check_momentum(momentum: float, name: str = "momentum") -> None:
     """Refuse what would never come to rest."""
-    checks.number("momentum", momentum, lambda m: 0 <= m < 1, "momentum lies in [0, 1)")
+    checks.number(name, momentum, lambda m: 0 <= m < 1, "momentum lies in [0, 1)")
 
 
 def _built(make: Make, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:

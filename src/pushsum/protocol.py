@@ -54,6 +54,8 @@ class Got(NamedTuple):
     push: tuple[Tensor, ...] = ()  #: sum_j w_ij value_j
     pull: tuple[Tensor, ...] = ()  #: mean over the nodes j that i heard, itself among them
     mean: tuple[Tensor, ...] = ()
+    kept: Tensor = torch.ones(1, dtype=torch.float64)
+    """(n,) w_ii, what each node kept of what it pushed; 1 where nothing travelled"""
 
 
 class Step(NamedTuple):
@@ -155,9 +157,11 @@ def corrected(x: Tensor, a: Tensor) -> Tensor:
     return (x.to(kind) / a[:, None].to(kind)).to(x.dtype)
 
 
-def what_is_sent(algorithm: Algorithm, n: int = 2) -> tuple[int, int, int]:
-    """How many vectors a node pushes, pulls and averages in an exchange: facts of its `Sent`."""
-    zeros, step = torch.zeros(n, 1), Step(1, torch.arange(n), n)
+def what_is_sent(algorithm: Algorithm, n: int = 2, d: int = 2) -> tuple[int, int, int]:
+    """How many vectors one of n nodes pushes, pulls and averages in an exchange of d numbers."""
+    width = min(n, d) if algorithm.elementwise else d  # of wider ones there are as many
+    zeros = torch.zeros(1, width, dtype=torch.float64)
+    step = Step(1, torch.arange(1), n)
     state = algorithm.init(zeros, step._replace(t=0))
     direction, carried = algorithm.direction(state, _Zero(zeros), step)
     sent = algorithm.send(state, carried, torch.zeros_like(direction), step)

@@ -3,9 +3,15 @@
 A module per page, with its names in `TEXTS`.
 """
 
-from study.texts import batchnorm, consensus, published, table1, time, weights
+from study.texts import batchnorm, consensus, family, published, table1, time, weights
 from study.words import Text
 
 TEXTS: dict[str, Text] = (
-    table1.TEXTS | weights.TEXTS | batchnorm.TEXTS | published.TEXTS | consensus.TEXTS | time.TEXTS
+    table1.TEXTS
+    | weights.TEXTS
+    | batchnorm.TEXTS
+    | published.TEXTS
+    | consensus.TEXTS
+    | family.TEXTS
+    | time.TEXTS
 )

@@ -92,10 +92,13 @@ class Setup:
         if algorithm.static and topology.cycle != 1:
             raise ValueError(
                 f"{algorithm.name} is for a graph that never changes, and {topology} changes: "
-                "take another method, such as S-ADDOPT"
+                "take another method, such as S-ADDOPT or Push-Pull"
             )
         if algorithm.static and self.every > 1:
-            raise ValueError(f"every = {self.every}: {algorithm.name} exchanges in every step")
+            raise ValueError(
+                f"every = {self.every}: {algorithm.name} exchanges in every step: write every=1, "
+                "or take another method, such as S-ADDOPT"
+            )
         if algorithm.plain_sgd and self.rule is not None and self.rule.name != "SGD":
             raise ValueError(
                 f"{algorithm.name} must know what a step size is: optimizer SGD, not "

@@ -204,6 +204,7 @@ class _Exchange:
         self.wire = network.setup.wire
         self.long = now.state.x.shape[1] >= LONG
         self.weights = torch.empty(0, dtype=torch.float64)
+        self._kept = torch.ones(1, dtype=torch.float64)
         self._push: Mixer | None = None
         self._pull: Mixer | None = None
         self._pairs: Pairs | None = None
@@ -234,7 +235,7 @@ class _Exchange:
             self._look(self._wired(sent.compared), some)
         self.mixing += mixed - start
         self.weighting += perf_counter() - mixed
-        return Got(self.a, push, pull, mean)
+        return Got(self.a, push, pull, mean, self._kept)
 
     def bytes_of(self, sent: Sent) -> int:
         """What these columns amount to on the wire: along every edge, or by ring."""
@@ -257,6 +258,7 @@ class _Exchange:
         else:
             view = View(graph.n, graph.senders, graph.receivers, *memory.seen)
         self.weights = self.network.weighting.along(view, self.wire)
+        self._kept = self.weights[graph.senders == graph.receivers]
         self._push = mixer(graph, self.weights, self.wire)
         self.a = mixer(graph, self.weights)(self.now.state.a[:, None])[:, 0]
         refuse_tiny(self.a, self.now.state.x.dtype, range(graph.n), self.now.t + 1)

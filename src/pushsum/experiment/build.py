@@ -88,7 +88,12 @@ def algorithm(config: Config, rate: Callable[[int], float]) -> algorithms.Algori
     c = config.algorithm
     if not own_code.is_named(c.weighting):
         weighting.parse(c.weighting)  # refuses a bad one, whether it is used or not
-    return algorithms.parse(c.name, lr=rate, momentum=c.momentum, weighting=c.weighting)
+    given = {"lr": rate, "momentum": c.momentum, "weighting": c.weighting}
+    try:
+        return algorithms.parse(c.name, c.parameters, **given)
+    except ValueError as error:
+        where = "algorithm.parameters: " if c.parameters else ""
+        raise ValueError(f"{where}{error}") from None
 
 
 def rule(

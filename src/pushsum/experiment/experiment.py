@@ -133,7 +133,8 @@ class Experiment:
     def costs(self) -> Costs:
         """What a step costs the network."""
         kind = self.wire or next(self.model.parameters()).dtype
-        vectors, vector = what_is_sent(self.algorithm), self.layout.d * kind.itemsize
+        vectors = what_is_sent(self.algorithm, self.n, self.layout.d)
+        vector = self.layout.d * kind.itemsize
         return Costs(self.setup, vectors, vector, self.config.link)
 
     def meta(self) -> dict[str, Any]:

@@ -86,6 +86,20 @@ class Sampler:
         pairs = [feed.train(mine, self._generator(node, t)) for node, mine in each]
         return Batch([x for x, _ in pairs], [targets for _, targets in pairs])
 
+    def everything(
+        self, feed: Feed, nodes: Sequence[int], most: int
+    ) -> Iterator[tuple[Batch, Tensor]]:
+        """All samples of these nodes: batches, and which share of its samples each node has there.
+
+        As many batches for every node, none of them empty and few longer than `most`.
+        """
+        parts = [self.parts[node] for node in nodes]
+        count = min(*map(len, parts), -(-max(map(len, parts)) // most))
+        for some in zip(*(np.array_split(part, count) for part in parts), strict=True):
+            shares = [len(p) / len(part) for p, part in zip(some, parts, strict=True)]
+            pairs = [feed.train(chosen) for chosen in some]
+            yield Batch([x for x, _ in pairs], [y for _, y in pairs]), torch.tensor(shares)
+
     def _generator(self, node: int, t: int) -> torch.Generator | None:
         if not self.augmented:
             return None

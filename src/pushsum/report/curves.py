@@ -97,7 +97,10 @@ def _looks(results: Results) -> list[tuple[int, int]]:
     looks: dict[str, tuple[int, int]] = {}
     for method in results.methods:
         name = algorithms[method]
-        if name in NAMES and (own := (NAMES.index(name), 0)) not in looks.values():
+        if name not in NAMES:
+            continue
+        dashes, colour = divmod(NAMES.index(name), len(PALETTE))
+        if (own := (colour, dashes)) not in looks.values():
             looks[method] = own
     every = [(colour, dashes) for dashes in range(DASHES) for colour in range(len(PALETTE))]
     free = cycle([look for look in every if look not in looks.values()])

@@ -7,6 +7,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import torch
 import yaml
 from torch import Tensor
 
@@ -295,8 +296,19 @@ class _Asked:
         return g
 
     def full(self, point: Tensor) -> Tensor:
-        name = self.experiment.algorithm.name
-        raise ValueError(f"algorithm.name = {name}: it needs gradients of all samples; use iterate")
+        """Of all samples of each node, without augmentation; buffers stay as they were."""
+        start = perf_counter()
+        kept = {name: value.clone() for name, value in self.buffers.items()}
+        built, stopping = self.experiment, lambda: self.runtime.stopping
+        compute = gradients("loop", built.model, built.task.loss, self.buffers, stopping)
+        total, size = torch.zeros_like(point), built.config.evaluation.batch
+        for batch, shares in built.sampler.everything(built.feed, self.runtime.nodes, size):
+            g, _ = compute(point, batch)
+            total += shares[:, None].to(g) * g
+        for name, value in kept.items():
+            self.buffers[name].copy_(value)
+        self.seconds += perf_counter() - start
+        return total
 
 
 def _refuse_bad_state(runtime: Runtime, now: RunState) -> None:

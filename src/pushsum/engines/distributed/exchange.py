@@ -5,7 +5,7 @@ before anything leaves.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -36,11 +36,12 @@ class Exchange:
     def __init__(self, peers: Peers, setup: Setup) -> None:
         self.peers, self.setup = peers, setup
         self.topology, self.weighting = setup.topology, setup.algorithm.weighting
-        self.vectors = protocol.what_is_sent(setup.algorithm)  #: pushed, pulled, averaged
         self.nodes = torch.tensor([peers.rank])
         self.ledger = Ledger()
         self.seconds = self.ledger.seconds  #: what the exchanges have cost so far, by phase
         self.pool: list[Tensor] = []  #: vectors to receive into
+        #: of so many numbers: how many are pushed, pulled and averaged
+        self.vectors = lru_cache(1)(partial(protocol.what_is_sent, setup.algorithm, peers.n))
         self._is_complete = lru_cache(64)(
             lambda number: self.topology.edges(number).shape[1] == peers.n**2
         )
@@ -98,7 +99,7 @@ class Exchange:
         `last`: whether the tensors of the memory may be written over.
         """
         number = self.setup.exchange_of(t)
-        if number == 0 or not any(self.vectors[:2]):
+        if number == 0 or not any(self.vectors(state.x.shape[1])[:2]):
             return None
         if self._by_all_reduce(number) and state.x.dtype in (torch.float32, torch.float64):
             return SumRound(self, t, number, state, memory)

@@ -128,7 +128,8 @@ class PushSum:
             raise
         self.t = 0
         self._state = tree.Assembly(self.layout.d, copies=True)  # is written over in every step
-        self._state.whole = self.algorithm.init(x0, Step(0, self._exchange.nodes, self.n))
+        began = self.algorithm.init(x0, Step(0, self._exchange.nodes, self.n))
+        self._state.whole = tree.mapped(torch.clone, began)  # a method may keep x0 more than once
         self._step = NodeStep(self._exchange, self.layout.d, again=True)
         self._under_way = self._stepping = self._accumulating = self._closed = False
         self._memory: Memory | None = None

@@ -55,7 +55,8 @@ class SumRound:
         sent, sums = self._sums.pop(bucket.start)
         for tag in sums:
             self.mail.wait(SUM, tag)
-        return _got(self.a, sent, [value.div_(self.n)[None] for value in sums.values()])
+        kept = torch.tensor([1 / self.n], dtype=torch.float64)
+        return _got(self.a, sent, [value.div_(self.n)[None] for value in sums.values()], kept)
 
     @cached_property
     def a(self) -> Tensor:
@@ -97,7 +98,7 @@ class MessageRound:
         self.dtype = state.x.dtype
         self.wire = exchange.setup.wire or self.dtype
         self.mail = Mail(exchange.peers, t, exchange.ledger)
-        self.pushes, pulls, _ = exchange.vectors
+        self.pushes, pulls, _ = exchange.vectors(state.x.shape[1])
         self.compared = self.pushes if pulls else 0  #: the place of x among the vectors
         senders, receivers = exchange.topology.edges(number)
         self.sources = [j for j in senders[receivers == self.node].tolist() if j != self.node]
@@ -147,7 +148,8 @@ class MessageRound:
             held = [self._held(k, values[k], out, bucket) for k, out in enumerate(outs)]
         for place in range(len(outs)):
             self.mail.wait_for_sent(_tag(bucket, place))
-        return _got(self.a, sent, held)
+        kept = torch.tensor([self.given[self.node]], dtype=torch.float64)
+        return _got(self.a, sent, held, kept)
 
     @cached_property
     def _heard_now(self) -> dict[int, Heard]:
@@ -211,10 +213,10 @@ def _tag(bucket: slice, place: int) -> int:
     return 1 + MOST * int(bucket.start // LONG) + place
 
 
-def _got(a: Tensor, sent: Sent, held: Sequence[Tensor]) -> Got:
+def _got(a: Tensor, sent: Sent, held: Sequence[Tensor], kept: Tensor) -> Got:
     """The method's averages over all nodes are still to be taken."""
     pushed = len(sent.push)
-    return Got(a, tuple(held[:pushed]), tuple(held[pushed:]), sent.mean)
+    return Got(a, tuple(held[:pushed]), tuple(held[pushed:]), sent.mean, kept)
 
 
 def _sum_of(parts: Sequence[Tensor], weights: Sequence[float], dtype: torch.dtype) -> Tensor:

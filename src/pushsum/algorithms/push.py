@@ -1,45 +1,14 @@
-"""The methods: SGP, MSGP, SGAP, MSGAP (Algorithm 2), S-ADDOPT, QGM, and centralized SGD.
-
-Each is one text, which every engine runs. To write another one, return an `Algorithm` with the
-functions that differ from Algorithm 1 (see `pushsum.protocol`), and give it a line in
-`pushsum.methods`, or name it as `FILE.py:function` wherever a method is named.
-"""
+"""Push-SUM methods that send one vector: SGP and its kin, (M)SGAP, QGM, DEXTRA; centralized SGD."""
 
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from pushsum.methods import ADAPTIVE, METHODS, NAMES, Method, find, takes
-from pushsum.optimizers import Rate, Rule, check_momentum, momentum_sgd, sgd
+from pushsum.checks import is_number
+from pushsum.optimizers import Rate, check_momentum, momentum_sgd, sgd
 from pushsum.protocol import Algorithm, Got, Gradient, Sent, State, Step, corrected
 from pushsum.weighting import Matrix, Weighting, as_weighting
-
-__all__ = [
-    "ADAPTIVE",
-    "METHODS",
-    "NAMES",
-    "Algorithm",
-    "Got",
-    "Gradient",
-    "Method",
-    "Rate",
-    "Rule",
-    "Sent",
-    "State",
-    "Step",
-    "all_reduce",
-    "momentum_sgd",
-    "msgap",
-    "msgp",
-    "parse",
-    "qgm",
-    "s_addopt",
-    "sgap",
-    "sgd",
-    "sgp",
-    "takes",
-]
 
 Weights = str | Weighting | Matrix
 
@@ -91,50 +60,6 @@ def msgp(lr: Rate, momentum: float) -> Algorithm:
     return Algorithm("MSGP", momentum_sgd(lr, momentum))
 
 
-class Tracking(NamedTuple):
-    """What gradient tracking keeps at each node."""
-
-    tracker: Tensor  #: (n, d) the received tracker, W w
-    gradient: Tensor  #: (n, d) the gradient of the step before
-
-
-def s_addopt(lr: Rate) -> Algorithm:
-    """S-ADDOPT: Push-SUM with gradient tracking; it pushes two d-vectors.
-
-        x' = W x - lr w,   a' = W a,   y' = x' / a',   w' = W w + g(y') - g(y),   w^(0) = g(y^(0))
-
-    The gradient at y' is taken at the start of the next step, so that this method, like the
-    others, takes exactly one gradient per step. A constant step size leaves no distance to the
-    average behind, however much the nodes differ:
-
-    >>> import pushsum as ps
-    >>> targets = torch.tensor([[0.0], [1.0], [5.0]])
-    >>> *_, last = ps.iterate(s_addopt(0.1), ps.topology.ring(3), lambda y, t: y - targets,
-    ...                       torch.zeros(3, 1), steps=200)
-    >>> [round(y, 3) for y in last.y.flatten().tolist()]
-    [2.0, 2.0, 2.0]
-    """
-
-    def direction(state: State, gradient: Gradient, step: Step) -> tuple[Tensor, Tracking]:
-        g, before = gradient(), state.kept
-        w = before.tracker + g - before.gradient
-        return w, Tracking(w, g)
-
-    def send(state: State, now: Tracking, move: Tensor, step: Step) -> Sent:
-        return Sent(push=(state.x, now.tracker))
-
-    def receive(state: State, now: Tracking, move: Tensor, got: Got, step: Step) -> State:
-        x, w = got.push
-        return State(x + move, got.a, Tracking(w, now.gradient))
-
-    def start(x0: Tensor, step: Step) -> Tracking:
-        return Tracking(torch.zeros_like(x0), torch.zeros_like(x0))
-
-    return Algorithm(
-        "S-ADDOPT", sgd(lr), start=start, direction=direction, send=send, receive=receive
-    )
-
-
 def qgm(lr: Rate, momentum: float, weighting: Weights) -> Algorithm:
     """Quasi-global momentum (Lin et al., 2021) over Push-SUM: momentum of where exchanges lead.
 
@@ -175,6 +100,69 @@ def qgm(lr: Rate, momentum: float, weighting: Weights) -> Algorithm:
     )
 
 
+class Before(NamedTuple):
+    """What DEXTRA keeps of the step before."""
+
+    x: Tensor  #: (n, d)
+    mixed: Tensor  #: (n, d) C x
+    gradient: Tensor  #: (n, d)
+
+
+def dextra(lr: Rate, theta: float = 0.5) -> Algorithm:
+    """DEXTRA: EXTRA over Push-SUM: exact with one vector, on a graph that never changes.
+
+        x1 = C x0 - lr g(y0),   a' = C a,   y = x / a
+        x'' = x' + C x' - ((1 - theta) I + theta C) x - lr (g(y') - g(y))
+
+    The step size must lie in an interval that depends on the graph: too small diverges as well.
+
+    Args:
+        lr: step size; the optimizer must be plain SGD, since it is given differences of gradients.
+        theta: in (0, 1/2].
+
+    >>> import pushsum as ps
+    >>> targets = torch.arange(5.0).double()[:, None]
+    >>> for lr in (0.2, 0.5):
+    ...     *_, last = ps.iterate(dextra(lr), ps.topology.ring(5), lambda y, t: y - targets,
+    ...                           torch.zeros(5, 1).double(), steps=300)
+    ...     print(bool((last.y - 2).abs().max() < 1e-6))
+    False
+    True
+
+    Source: Xi and Khan, DEXTRA: a fast algorithm for optimization over directed graphs, IEEE TAC
+    2017.
+    """
+    if not (is_number(theta) and 0 < theta <= 0.5):
+        raise ValueError(f"theta = {theta!r}: DEXTRA's theta lies in (0, 1/2], e.g. theta=0.5")
+
+    def start(x0: Tensor, step: Step) -> Before:
+        return Before(x0, x0, torch.zeros_like(x0))
+
+    def direction(state: State, gradient: Gradient, step: Step) -> tuple[Tensor, Before]:
+        g = gradient()
+        return g - state.kept.gradient, state.kept._replace(gradient=g)
+
+    def send(state: State, before: Before, move: Tensor, step: Step) -> Sent:
+        return Sent(push=(state.x,))
+
+    def receive(state: State, before: Before, move: Tensor, got: Got, step: Step) -> State:
+        mixed = got.push[0]
+        memory = (1 - theta) * before.x + theta * before.mixed
+        x = mixed + (state.x - memory) + move
+        return State(x, got.a, Before(state.x, mixed, before.gradient))
+
+    return Algorithm(
+        "DEXTRA",
+        sgd(lr),
+        start=start,
+        direction=direction,
+        send=send,
+        receive=receive,
+        static=True,
+        plain_sgd=True,
+    )
+
+
 def all_reduce(lr: Rate, momentum: float = 0.0) -> Algorithm:
     """Centralized SGD, as DistributedDataParallel does it: the ceiling to compare with.
 
@@ -194,23 +182,3 @@ def all_reduce(lr: Rate, momentum: float = 0.0) -> Algorithm:
         receive=receive,
         mean_gradient=True,
     )
-
-
-# --------------------------------------------------------------------------- by name
-
-
-def parse(name: str, **given: Any) -> Algorithm:
-    """Make the method of that name of what it takes among the given values.
-
-    >>> parse("msgp", lr=0.1, momentum=0.8, weighting="uniform").name
-    'MSGP'
-    """
-    found = find(name)
-    takes = {key: value for key, value in given.items() if key in found.parameters}
-    try:
-        made = found.function(**takes)
-    except TypeError as error:
-        raise ValueError(f"algorithm {name}: {error}") from None
-    if not isinstance(made, Algorithm):
-        raise ValueError(f"algorithm {name}: returned {type(made).__name__}, expected an Algorithm")
-    return made
