@@ -30,21 +30,21 @@ class Arrivals(NamedTuple):
             steps=tuple((step, pairs) for step, pairs in ((t, fresh), *older) if len(pairs))
         )
 
-    def late(self, sent: int, senders: Tensor, receivers: Tensor) -> "Arrivals":
-        """With messages that were sent at an earlier step: of a pair the newest counts."""
+    def expired(self, t: int, lifetime: int) -> "Arrivals":
+        """Without those that no longer count after step t."""
+        return self._replace(steps=tuple(s for s in self.steps if s[0] > t - lifetime))
+
+    def heard(self, sent: int, senders: Tensor, receivers: Tensor) -> "Arrivals":
+        """With messages that were sent at any step, perhaps late: of a pair the newest counts."""
         fresh = (receivers * self.n + senders)[senders != receivers].sort().values
         for step, pairs in self.steps:
             if step >= sent:
                 fresh = fresh[~torch.isin(fresh, pairs)]
-        others = [
-            (step, pairs[~torch.isin(pairs, fresh)] if step < sent else pairs)
-            for step, pairs in self.steps
-            if step != sent
-        ]
-        same = [pairs for step, pairs in self.steps if step == sent]
-        merged = torch.cat([fresh, *same]).sort().values
-        steps = sorted([(sent, merged), *others], key=lambda part: -part[0])
-        return self._replace(steps=tuple(part for part in steps if len(part[1])))
+        older = {s: pairs[~torch.isin(pairs, fresh)] for s, pairs in self.steps if s < sent}
+        newer = {s: pairs for s, pairs in self.steps if s >= sent}
+        newer[sent] = torch.cat([fresh, newer.get(sent, fresh[:0])]).sort().values
+        steps = sorted((newer | older).items(), reverse=True)
+        return self._replace(steps=tuple((step, pairs) for step, pairs in steps if len(pairs)))
 
     def lasting(self, t: int, lifetime: int) -> "Arrivals":
         """Those that count beyond step t + 1, for which the distances are known."""

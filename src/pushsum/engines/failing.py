@@ -344,8 +344,9 @@ class _Desk:
             standing = self._rescaled(standing)
         state = State(self.x, self.a, kept)
         y = self.y
-        if bool(self.moved.any()):
-            y = _rows(self.moved, setup.algorithm.model(state), y)
+        moved = self.moved & self.alive
+        if bool(moved.any()):
+            y = _rows(moved, setup.algorithm.model(state), y)
         return now._replace(state=state, y=y, optimizer=optimizer, memory=standing)
 
     def _rescaled(self, standing: Standing) -> Standing:
@@ -445,6 +446,7 @@ class Failing:
         )
         self.mail = standing.mail
         self.rooms: dict[str, list[Tensor]] = {"a": [], "heard": [], "push": [], "pull": []}
+        self.flights: tuple[Flight, ...] = ()  #: that are still under way
         self.everybody = bool(self.awake.all())
         by_parcel = standing.parcels is not None and faults.pushes
         self.box = _Outbox(self) if by_parcel else None
@@ -571,31 +573,40 @@ class Failing:
         """What weightings compare: what each node sent last."""
         return sent if self.everybody else _rows(self.awake, sent, last)
 
-    def messages(self) -> tuple[tuple[Tensor, Tensor], list[Flight]]:
-        """Those that arrive at once, and late ones that arrive now."""
-        senders, receivers = self.graph.senders, self.graph.receivers
+    def messages(self, answered: Tensor | None) -> list[Flight]:
+        """Those that arrive now, the latest last; of what is sent now only where `answered`."""
         if self.box is not None and self.faults.mass:
             return self.box.heard()
-        at_once = self.through & (self.fate == 0)
-        late = [flight for flight in self.standing.flights if flight.due <= self.number]
-        return (senders[at_once], receivers[at_once]), late
+        flights = [*self.standing.flights, *self._sent(answered)]
+        self.flights = tuple(flight for flight in flights if flight.due > self.number)
+        return [flight for flight in flights if flight.due <= self.number]
 
-    def finish(self, buffers: Any, looks: bool) -> Standing:
+    @property
+    def needed(self) -> set[int]:
+        """The exchanges of which what was sent must be kept: it is under way, or is the last."""
+        sent = {flight.sent for flight in self.flights}
+        if self.box is not None:
+            sent |= set(self.box.after.since[self.box.after.open].tolist())
+        return sent | ({self.number} if self.faults.plan.naps or self.faults.plan.roster else set())
+
+    def _sent(self, answered: Tensor | None) -> list[Flight]:
+        through = self.through if answered is None else self.through & answered
+        late = self.fate[through]
+        senders, receivers = self.graph.senders[through], self.graph.receivers[through]
+        return [
+            Flight(self.number + k, self.number, senders[late == k], receivers[late == k])
+            for k in late.unique().tolist()
+        ]
+
+    def finish(self, buffers: Any) -> Standing:
         """What the exchange leaves for the next one."""
         standing = self.standing
-        flights = [flight for flight in standing.flights if flight.due > self.number]
-        if looks and (self.box is None or not self.faults.mass):
-            for late in self.fate[self.through].unique().tolist():
-                some = self.through & (self.fate == late)
-                if late > 0:
-                    pairs = self.graph.senders[some], self.graph.receivers[some]
-                    flights.append(Flight(self.number + late, self.number, *pairs))
         return standing._replace(
             buffers=buffers,
             fired=torch.where(self.awake, self.number, standing.fired),
             mail=self._new_mail(),
             parcels=standing.parcels if self.box is None else self.box.finished(),
-            flights=tuple(flights),
+            flights=self.flights,
             tally=self.tally,
         )
 
@@ -722,17 +733,15 @@ class _Outbox:
         waiting, parcel = (tuple(held) for held in self.rooms.values())
         return self.after._replace(waiting=waiting, parcel=parcel)
 
-    def heard(self) -> tuple[tuple[Tensor, Tensor], list[Flight]]:
+    def heard(self) -> list[Flight]:
         """Parcels that were applied, by the exchange in which they were sealed."""
-        f, p = self.failing, self.after
+        number = self.failing.number
         i, j = self.applies.nonzero().T
-        since = p.since[i, j]
-        fresh = since == f.number
-        late = [
-            Flight(f.number, step, i[since == step], j[since == step])
-            for step in since[~fresh].unique().tolist()
+        since = self.after.since[i, j]
+        return [
+            Flight(number, step, i[since == step], j[since == step])
+            for step in since.unique().tolist()
         ]
-        return (i[fresh], j[fresh]), late
 
 
 def _shifted(slots: Tensor) -> Tensor:

@@ -411,16 +411,17 @@ class _Exchange:
         network, graph = self.network, self.graph
         before = Arrivals(graph.n) if self.memory is None else self.memory.arrivals
         self._snapshots = () if self.memory is None else self.memory.snapshots
-        senders, receivers = graph.senders, graph.receivers
-        late: list[Flight] = []
-        if self.failing is not None:
-            (senders, receivers), late = self.failing.messages()
-        elif network.sight == "neighbours":  # what is never asked for need not be remembered
+        senders, receivers, answered = graph.senders, graph.receivers, None
+        if network.sight == "neighbours":  # what is never asked for need not be remembered
             answered = network.topology.answered(self.number)
-            senders, receivers = senders[answered], receivers[answered]
-        self.arrivals = before.after(self.number, senders, receivers, self._lifetime)
-        for flight in late:
-            self.arrivals = self.arrivals.late(flight.sent, flight.senders, flight.receivers)
+        if self.failing is not None:
+            self.arrivals = before.expired(self.number, self._lifetime)
+            for flight in self.failing.messages(answered):
+                self.arrivals = self.arrivals.heard(*flight[1:])
+        else:
+            if answered is not None:
+                senders, receivers = senders[answered], receivers[answered]
+            self.arrivals = before.after(self.number, senders, receivers, self._lifetime)
         if network.sight == "neighbours":
             following = network.graph(self.number + 1)
             holders, heard = following.senders, following.receivers
@@ -452,7 +453,7 @@ class _Exchange:
         memory = self._remembered(pushed) if looks else None
         if self.failing is None:
             return memory, self.weights
-        return self.failing.finish(memory, looks), self.weights
+        return self.failing.finish(memory), self.weights
 
     def _remembered(self, pushed: Tensor) -> Memory:
         start = perf_counter()
@@ -464,8 +465,8 @@ class _Exchange:
         latest = Snapshot(self.number, pushed, scalars)
         lasting = self.arrivals.lasting(self.number, self._lifetime)
         needed = {step for step, _ in lasting.steps}
-        if self.failing is not None:  # for those that do not sleep, and for late messages
-            needed |= set(range(self.number - self._lifetime + 1, self.number + 1))
+        if self.failing is not None:
+            needed |= self.failing.needed
         snapshots = tuple(s for s in (latest, *self._snapshots) if s.step in needed)
         memory = Memory(lasting, snapshots, self._sorted(pairs))
         self.weighting += perf_counter() - start
