@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from pushsum import __version__, algorithms, batchnorm, data, models, own_code, topology, weighting
 from pushsum.config import Config, warnings
 from pushsum.data import partition, store
-from pushsum.engines import engine
+from pushsum.engines import engine, failing
 from pushsum.engines.costs import Costs
 from pushsum.engines.engine import Setup
 from pushsum.engines.gradients import Batch, Layout
@@ -77,7 +77,9 @@ class Experiment:
         self._refuse_single_samples()
         self.algorithm = _algorithm(config, self.rate)
         self.rule = _rule(config, self.layout, self.rate)
-        self.setup(0)  # refuses what does not go together
+        self.faults = config.faults.plan(config.seed)
+        if self.setup(0).faults is not None:  # which refuses what does not go together
+            failing.check(self.setup(0))
 
     def _refuse_single_samples(self) -> None:
         """BatchNorm has no variance of one number per channel: torch would refuse it later."""
@@ -162,7 +164,8 @@ class Experiment:
         """What a run goes on with after a step."""
         c = self.config
         every, start = c.algorithm.every, self.began(step)
-        return Setup(self.algorithm, self.graphs, self.rule, every, start, self.wire, c.seed)
+        how = self.algorithm, self.graphs, self.rule, every, start, self.wire, c.seed
+        return Setup(*how, self.faults)
 
     @property
     def wire(self) -> torch.dtype | None:
@@ -203,6 +206,7 @@ class Experiment:
             "split": self.histogram().tolist(),
             "algorithm": self.algorithm.name,
             "weighting": self.algorithm.weighting.name,
+            "faults": None if self.faults is None else self.faults.name,
             "bytes_per_step": sum(self.costs.bytes_from(range(self.n), t) for t in steps)
             / len(steps),
             "finished": False,

@@ -574,9 +574,14 @@ def preset(name: str, seed: int = 0, **changes: Any) -> Plan:
     >>> preset("wan", loss=0.02)
     faults(seed=0, loss=0.02, delay=3)
     """
+    return plan(seed, **preset_of(name) | changes)
+
+
+def preset_of(name: str) -> dict[str, Any]:
+    """The arguments of `plan` that a preset stands for."""
     if name not in PRESETS:
         raise ValueError(unknown("preset of faults", name, PRESETS))
-    return plan(seed, **PRESETS[name][0] | changes)
+    return PRESETS[name][0]
 
 
 def as_plan(faults: Plan | str | None) -> Plan | None:

@@ -67,6 +67,7 @@ class Standing(NamedTuple):
     alive: Tensor  #: (n,) bool
     fired: Tensor  #: (n,) int64, the last exchange in which each node took part
     due: int  #: the exchange with which trackers start anew; 0: none
+    ghosts: Tensor  #: (n - living, d) the last y of nodes that are away
     mail: Mail
     parcels: Parcels | None
     flights: tuple[Flight, ...]
@@ -134,6 +135,7 @@ class Faults:
             alive=alive,
             fired=torch.zeros(n, dtype=torch.int64),
             due=0,
+            ghosts=now.y[~alive],
             mail=Mail(zeros, zeros.clone()),
             parcels=self._no_parcels() if self.plan.accounting == "outbox" else None,
             flights=(),
@@ -347,6 +349,7 @@ class _Desk:
         moved = self.moved & self.alive
         if bool(moved.any()):
             y = _rows(moved, setup.algorithm.model(state), y)
+        standing = standing._replace(ghosts=y[~self.alive])
         return now._replace(state=state, y=y, optimizer=optimizer, memory=standing)
 
     def _rescaled(self, standing: Standing) -> Standing:

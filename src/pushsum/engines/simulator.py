@@ -264,12 +264,13 @@ class Network:
         found = tree.restored((), tensors, notes)
         if self.faults is None or found is None:
             return _memory(found)
-        buffers, alive, fired, due, (a, count, push, pull), boxes, flights, tally = found
+        buffers, alive, fired, due, ghosts, (a, count, push, pull), boxes, flights, tally = found
         return Standing(
             _memory(buffers),
             alive,
             fired,
             due,
+            ghosts,
             Mail(a, count, tuple(push), tuple(pull)),
             None if boxes is None else Parcels(*boxes[:8], *map(tuple, boxes[8:])),
             tuple(Flight(*flight) for flight in flights),

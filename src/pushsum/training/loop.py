@@ -14,6 +14,7 @@ from torch import Tensor
 from pushsum import checkpoint, files
 from pushsum.config import Config
 from pushsum.engines.engine import Engine
+from pushsum.engines.failing import rows_of
 from pushsum.engines.gradients import (
     Gradients,
     Strategy,
@@ -263,6 +264,8 @@ class _Asked:
         self.experiment, self.world, self.t, self.compute = experiment, world, t, compute
         moment = now.moment
         self.point = experiment.algorithm.gradient_point(moment.state, moment.y)
+        if experiment.faults is not None and experiment.algorithm.point is not None:
+            self.point = rows_of(moment.memory.alive, self.point, moment.y)
         self.buffers, self.seconds = now.buffers, 0.0
         self.losses: Tensor | None = None
 
@@ -299,6 +302,8 @@ def _model_time(
     carried = experiment.costs.channel_bytes(experiment.n)
     wire = 8 * carried / (1e9 * link.gigabits) + link.latency
     transfer = wire if pushed else 0.0
+    if experiment.faults is not None and experiment.config.faults.wait:
+        compute *= float(experiment.faults.slowness(experiment.n).max())
     hidden = min(weighting, transfer) if link.overlap else 0.0
     parts = {
         "compute": compute,

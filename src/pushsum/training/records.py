@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 
 from pushsum.engines.arithmetic import BLOCK
+from pushsum.engines.simulator import Iterate
 from pushsum.engines.world import Abandoned, World
 from pushsum.experiment import Experiment
+from pushsum.faults import CRASHED
 from pushsum.training.state import RunState
 from pushsum.weighting import dense
 
@@ -42,7 +44,8 @@ def record(experiment: Experiment, world: World, directory: Path, now: RunState)
         if any(int(part["given_up"]) for part in parts):
             raise Abandoned
         whole = _Whole(parts, now)
-        line = _line(experiment, world, whole, now.step, start)
+        failed = _failed(experiment, now, whole)
+        line = _line(experiment, world, whole, now.step, start) | failed
         with (directory / "records.jsonl").open("a") as file:
             file.write(json.dumps(line, allow_nan=False) + "\n")
             file.flush()
@@ -94,6 +97,30 @@ class _Whole:
         self.modelled = dict(zip(now.modelled, seconds, strict=True))
 
 
+def _failed(experiment: Experiment, now: RunState, whole: _Whole) -> dict[str, Any]:
+    """What has failed so far; `whole` is then of the living, and of what is under way."""
+    plan = experiment.faults
+    if plan is None:
+        return {}
+    seen = Iterate(now.moment, experiment.setup(now.step))
+    alive, late = seen.alive.to(seen.x.device), seen.under_way
+    start = int((plan.status(1, experiment.n) < CRASHED).sum())
+    mass = float(seen.a.sum()) + late.a
+    whole.x = torch.cat([seen.x[alive], late.x[None].to(seen.x)])
+    whole.a = torch.cat([seen.a[alive], seen.a.new_tensor([late.a])])
+    whole.y, whole.own = whole.y[alive], whole.own[seen.alive] if len(whole.own) else whole.own
+    whole.buffers = {name: b[alive] for name, b in whole.buffers.items()}
+    found = {
+        **seen.messages._asdict(),
+        "alive": int(alive.sum()),
+        "held": int(seen.held.sum()),
+        "smallest_a": float(seen.a[alive].min()),
+        "under_way": late.a,
+        "mass_error": None if plan.loses_nodes else abs(mass - start),
+    }
+    return {"faults": found}
+
+
 def _line(
     experiment: Experiment, world: World, whole: _Whole, step: int, start: float
 ) -> dict[str, Any]:
@@ -120,7 +147,7 @@ def _line(
         "nodes": _spread(whole.own) if len(whole.own) else None,
         "consensus": _consensus(x, whole.a, y),
         "a": {"min": float(whole.a.min()), "max": float(whole.a.max())},
-        "smallest_weight": float(weights.min()) if len(weights) else None,
+        "smallest_weight": float(weights[weights > 0].min()) if len(weights) else None,
         "seconds": whole.seconds,
         "modelled": whole.modelled,
         "overlap": _overlap(whole.seconds),
@@ -136,7 +163,7 @@ def _consensus(x: Tensor, a: Tensor, y: Tensor) -> dict[str, float]:
     Some columns at a time, so that no array of the size of x is made.
     """
     width = max(1, BLOCK // len(x))
-    l1, square = torch.zeros(2, len(x), dtype=torch.float64, device=x.device)
+    l1, square = torch.zeros(2, len(y), dtype=torch.float64, device=x.device)
     for first in range(0, x.shape[1], width):
         some = y[:, first : first + width].double()
         average = x[:, first : first + width].double().sum(0) / a.sum()

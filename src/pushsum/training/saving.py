@@ -77,7 +77,7 @@ def reopen(
         from_step = _newest_of_all(mine, world)
     step, tensors, notes = checkpoint.load(mine, from_step)
     try:
-        now = _restored_run(world, experiment, step, tensors, notes)
+        now = restored_run(world, experiment, step, tensors, notes)
     except KeyError as error:
         raise ValueError(
             f"{mine}: the checkpoint of step {step} lacks {error}: it is of another version of "
@@ -92,13 +92,14 @@ def reopen(
     return now
 
 
-def _restored_run(
+def restored_run(
     world: World,
     experiment: Experiment,
     step: int,
     tensors: dict[str, Tensor],
     notes: dict[str, Any],
 ) -> RunState:
+    """The run of a checkpoint."""
     config = _continued(experiment, step, notes["config"])
     tensors = {name: value.to(experiment.device) for name, value in tensors.items()}
     x, a, engine = tensors["x"], tensors["a"], world.engine(experiment.setup(step))
@@ -109,10 +110,13 @@ def _restored_run(
 
     state = State(x, a, restored("kept", pattern.state.kept))
     memory = engine.restored(_section(tensors, "memory."), notes["memory"])
+    y = experiment.algorithm.model(state)
+    if experiment.faults is not None:
+        y[~memory.alive] = memory.ghosts  # what nodes that are away would hand out
     moment = Moment(
         step,
         state,
-        experiment.algorithm.model(state),
+        y,
         restored("optimizer", pattern.optimizer),
         memory,
         x,
