@@ -5,11 +5,12 @@
 
 import sys
 
-from benchmarks import fullsize, memory, report, scale, step, training, wallclock
+from benchmarks import failing, fullsize, memory, report, scale, step, training, wallclock
 
 BENCHMARKS = {
     "step": step.main,
     "scale": scale.main,
+    "failing": failing.main,
     "training": training.main,
     "fullsize": fullsize.main,
     "memory": memory.main,
