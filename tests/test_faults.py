@@ -1,6 +1,7 @@
 """Networks that fail, in simulation: what must hold under any plan."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,26 @@ from fault_sweep import case, limit, mass
 from pushsum import config, training
 from pushsum.engines.pace import step_seconds
 from pushsum.experiment import Experiment
+from pushsum.protocol import Sent, State
 from pushsum.theory import theorem1
 
 SGP = ps.algorithms.sgp(0.01)
-TRACKERS = {"S-ADDOPT": ps.algorithms.s_addopt}
+
+
+def ab(lr):
+    """x by pull, the tracker by push."""
+    tracking = ps.algorithms.s_addopt(lr)
+    return replace(
+        tracking,
+        name="AB",
+        send=lambda state, now, move, step: Sent(push=(now.tracker,), pull=(state.x,)),
+        receive=lambda state, now, move, got, step: State(
+            got.pull[0] + move, state.a, now._replace(tracker=got.push[0])
+        ),
+    )
+
+
+TRACKERS = {"S-ADDOPT": ps.algorithms.s_addopt, "AB": ab}
 X0 = torch.randn(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 TARGETS = torch.randn(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 ACCOUNTINGS = ("keep", "outbox")
@@ -145,6 +162,13 @@ def test_trackers_find_the_optimum_of_the_living(name, accounting):
     plan = ps.faults.plan(0, loss=0.2, delay=late, crash="2@30", accounting=accounting)
     r = last(TRACKERS[name](0.1), "full", pull, X0, 450, plan)
     assert float((r.y[r.alive] - TARGETS[r.alive].mean(0)).abs().max()) < 1e-10
+
+
+def test_trackers_rejoin_and_sleep():
+    for name, make in TRACKERS.items():
+        plan = ps.faults.plan(0, loss=0.2, sleep=0.2, crash="2@30-60", delay=1)
+        r = last(make(0.08), "full", pull, X0, 600, plan)
+        assert float((r.y - TARGETS.mean(0)).abs().max()) < 1e-8, name
 
 
 @pytest.mark.parametrize("name", TRACKERS)

@@ -607,7 +607,7 @@ def certificate(faults: Plan, graphs: Topology, steps: int = 1000) -> Certificat
 
     >>> from pushsum.topology import full
     >>> certificate(plan(loss=0.3), full(6), steps=200)
-    Certificate(period=2, diameter=3, horizon=3)
+    Certificate(period=2, diameter=2, horizon=3)
     """
     faults.check(graphs.n)
     n, arrived = graphs.n, _arrived(faults, graphs, steps)
