@@ -56,7 +56,7 @@ def last(algorithm, graphs, gradient, x0, steps, plan):
 # --------------------------------------------------------------------------- invariants
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.integers(0, 10**6))
 def test_mass_sequences_and_bits_under_any_plan(seed):
     case(seed, steps=16)
