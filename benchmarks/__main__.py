@@ -5,12 +5,13 @@
 
 import sys
 
-from benchmarks import family, fullsize, memory, report, scale, step, training, wallclock
+from benchmarks import failing, family, fullsize, memory, report, scale, step, training, wallclock
 
 BENCHMARKS = {
     "step": step.main,
     "scale": scale.main,
     "family": family.main,
+    "failing": failing.main,
     "training": training.main,
     "fullsize": fullsize.main,
     "memory": memory.main,

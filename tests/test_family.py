@@ -513,7 +513,7 @@ def test_all_samples_of_a_node_come_once():
             {**SMALL, "split": {"kind": "dirichlet", "alpha": 0.3}, "evaluation": {"batch": 100}}
         )
     )
-    batches = list(experiment.everything(range(3)))
+    batches = list(experiment.sampler.everything(experiment.feed, range(3), 100))
     torch.testing.assert_close(sum(shares for _, shares in batches), torch.ones(3))
     for node in range(3):
         targets = torch.cat([batch.targets[node] for batch, _ in batches])

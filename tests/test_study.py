@@ -207,7 +207,7 @@ def test_every_sweep_is_run_and_every_row_is_of_a_cell():
 
 
 def test_what_has_been_measured_is_not_missing():
-    later = {name for name in running.SWEEPS if name.startswith("finetune-")} | {"fresh"}
+    later = {name for name in running.SWEEPS if name.startswith("finetune-")} | {"fresh", "faults"}
     assert {name: running.missing(name) for name in running.SWEEPS if name not in later} == {
         name: [] for name in running.SWEEPS if name not in later
     }

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pushsum import (
         algorithms,
         data,
+        faults,
         models,
         problems,
         protocol,
@@ -32,6 +33,7 @@ __all__ = [
     "PushSum",
     "algorithms",
     "data",
+    "faults",
     "iterate",
     "models",
     "problems",

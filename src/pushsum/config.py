@@ -30,7 +30,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
-from pushsum import files, methods, own_code, pretrained, topology, weighting
+from pushsum import faults, files, methods, own_code, pretrained, topology, weighting
 from pushsum.batchnorm import BatchNormPolicy
 from pushsum.engines.gradients import Strategy
 from pushsum.names import flat, nearest, one_line
@@ -255,6 +255,79 @@ class Link(_Section):
     """weights are computed while parameters are on the wire; the published runs did not"""
 
 
+def _named(value: Any) -> Any:
+    """Links and nodes are keys, and keys are text."""
+    return {str(key): v for key, v in value.items()} if isinstance(value, dict) else value
+
+
+Each = Annotated[dict[str, float], BeforeValidator(_named)]
+Times = str | tuple[str, ...]
+
+
+class Faults(_Section):
+    """What fails, in simulation; see pushsum.faults. Steps are exchanges."""
+
+    preset: str | None = None
+    """lan, wifi, wan, mobile, spot-instances or volunteers, besides what stands below"""
+    trace: Location | None = None
+    """a .csv of events: step,event,node,to,value"""
+    seed: Seed | None = None
+    """of what happens by chance; null: the run's"""
+    loss: float | Each = 0.0
+    """the probability that a message is lost; of links or senders: {0->1: 0.5, 2: 0.1}"""
+    burst: Count = 1
+    """so many consecutive messages of a link are lost together"""
+    delay: int | Each = 0
+    """every message takes 0 .. D steps more"""
+    partition: Times = ()
+    """when nodes are cut off from the others: 0+1+2@100-160"""
+    crash: Times = ()
+    """when nodes crash, and join again: 2@100-200"""
+    leave: Times = ()
+    """when nodes give away all they have and leave"""
+    join: Times = ()
+    """when nodes join that are not there from the start: 5@50"""
+    churn: tuple[Count, Count] | None = None
+    """[every, down]: every node crashes once in so many steps, for so many"""
+    mode: Literal["lose", "pause"] = "lose"
+    """whether a crash loses what the node had"""
+    sleep: float | Each | Times = 0.0
+    """the probability that a node sleeps through a step, or when nodes sleep: 3@100-1100"""
+    straggler: Each = Field(default_factory=dict)
+    """nodes that are slower than the others, and how many times: {3: 5}"""
+    wait: bool = False
+    """the others wait for stragglers, which then cost time and no steps"""
+    accounting: faults.Accounting = "keep"
+    """keep: senders keep what is lost; outbox: parcels acknowledged; none: plain Push-SUM"""
+    hold: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    """a node with less than this part of the mean a gives nothing; 0: everybody gives"""
+    reset: Count | None = 1
+    """so many steps after a node was lost, trackers start anew; null: never"""
+    catch_up: Count = 1
+    """moves are scaled by the steps that a node's clock has advanced, up to so many"""
+
+    @model_validator(mode="after")
+    def _is_a_plan(self) -> "Faults":
+        self.plan(0)
+        return self
+
+    def plan(self, seed: int) -> faults.Plan | None:
+        """The plan; None if nothing fails."""
+        usual = {
+            name: field.get_default(call_default_factory=True)
+            for name, field in type(self).model_fields.items()
+        }
+        given = {k: getattr(self, k) for k in usual if getattr(self, k) != usual[k]}
+        seed, preset = given.pop("seed", seed), given.pop("preset", None)
+        trace = given.pop("trace", None)
+        if preset is not None:
+            given = faults.preset_of(preset) | given
+        made = faults.plan(seed, **given)
+        if trace is not None:
+            made |= faults.trace(trace)
+        return faults.as_plan(made)
+
+
 class Published(_Section):
     """What the published runs did and the paper does not say; see docs/published.md."""
 
@@ -288,6 +361,7 @@ class Config(_Section):
     topology: Topology = Topology()
     evaluation: Evaluation = Evaluation()
     link: Link = Link()
+    faults: Faults = Faults()
     published: Published = Published()
     gradients: Strategy | Literal["auto"] = "auto"
     """how the gradients are computed, equal to rounding; auto: the fastest, measured at the start
@@ -314,6 +388,8 @@ class Config(_Section):
                 "published.restart has no effect without algorithm.schedule.milestones: "
                 "name the epochs after which to start anew"
             )
+        if self.published.restart and self.faults.plan(0) is not None:
+            raise ValueError("published.restart has no faults: leave one of them out")
         return self
 
 

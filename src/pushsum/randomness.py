@@ -27,6 +27,11 @@ def uniforms(seed: int, *names: str | int, shape: tuple[int, ...]) -> np.ndarray
     return (raw >> np.uint64(11)).reshape(shape) * 2.0**-53
 
 
+def key(seed: int, *names: str | int) -> int:
+    """64 random bits that belong to `names`, for generators that are functions of a counter."""
+    return int(_sequence(seed, names).generate_state(1, np.uint64)[0])
+
+
 def _sequence(seed: int, names: tuple[str | int, ...]) -> np.random.SeedSequence:
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
         raise ValueError(f"seed = {seed!r}: a seed is an integer >= 0")

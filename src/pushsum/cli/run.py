@@ -146,7 +146,7 @@ def run(
     if launched and engine == "distributed":
         _as_node(settings, task)
         return
-    built = experiment.Experiment(settings)
+    built = _built(settings, engine)
     if engine == "simulator":
         _train(built, task, OneProcess(built.n))
         return
@@ -164,6 +164,15 @@ def run(
         code = STOPPED
     if code:
         raise typer.Exit(code)
+
+
+def _built(settings: Config, engine: str) -> Experiment:
+    from pushsum.experiment import Experiment
+
+    built = Experiment(settings)
+    if engine == "distributed" and built.faults is not None:
+        raise ValueError("faults are simulated: leave them out, or run --engine simulator")
+    return built
 
 
 class Task(NamedTuple):
@@ -327,6 +336,23 @@ def _summary(built: Experiment, record: dict[str, Any]) -> str:
     return "  ".join(parts)
 
 
+def _faults(built: Experiment) -> str:
+    """The plan, and what gets through under it."""
+    from pushsum.faults import certificate
+
+    assert built.faults is not None
+    if built.n > 64:  # it would take longer than a glance
+        return str(built.faults)
+    try:
+        found = certificate(built.faults, built.graphs, min(built.steps, 300))
+    except ValueError as error:
+        return str(error)
+    return (
+        f"{built.faults}: what gets through has B = {found.period}, H = {found.horizon}, "
+        "as measured"
+    )
+
+
 def _plan(built: Experiment) -> RenderableType:
     from rich.console import Group
     from rich.table import Table
@@ -344,6 +370,7 @@ def _plan(built: Experiment) -> RenderableType:
         "algorithm": f"{meta['algorithm']}, {meta['weighting']} weights",
         "topology": f"{built.graphs.name}: B = {certificate['period']}, "
         f"Delta = {certificate['diameter']}, H = {certificate['horizon']}",
+        **({} if built.faults is None else {"faults": _faults(built)}),
         "model": f"{built.config.model.name}, {meta['d']:,} parameters",
         "steps": f"{built.steps:,} ({_short(built.steps / built.steps_per_epoch)} epochs of "
         f"{built.steps_per_epoch:,})",

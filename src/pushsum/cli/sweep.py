@@ -31,8 +31,8 @@ def sweep(
         list[str] | None,
         typer.Argument(
             metavar="[RECIPE] [KEY=VALUE,VALUE ...]",
-            help="A recipe (digits, table1-small, table1-published, table1-corrected, wallclock) "
-            "or a file, then a grid.",
+            help="A recipe (digits, table1-small, table1-published, table1-corrected, wallclock, "
+            "faults) or a file, then a grid.",
         ),
     ] = None,
     into: Annotated[

@@ -30,6 +30,22 @@ class Arrivals(NamedTuple):
             steps=tuple((step, pairs) for step, pairs in ((t, fresh), *older) if len(pairs))
         )
 
+    def expired(self, t: int, lifetime: int) -> "Arrivals":
+        """Without those that no longer count after step t."""
+        return self._replace(steps=tuple(s for s in self.steps if s[0] > t - lifetime))
+
+    def heard(self, sent: int, senders: Tensor, receivers: Tensor) -> "Arrivals":
+        """With messages that were sent at any step, perhaps late: of a pair the newest counts."""
+        fresh = (receivers * self.n + senders)[senders != receivers].sort().values
+        for step, pairs in self.steps:
+            if step >= sent:
+                fresh = fresh[~torch.isin(fresh, pairs)]
+        older = {s: pairs[~torch.isin(pairs, fresh)] for s, pairs in self.steps if s < sent}
+        newer = {s: pairs for s, pairs in self.steps if s >= sent}
+        newer[sent] = torch.cat([fresh, newer.get(sent, fresh[:0])]).sort().values
+        steps = sorted((newer | older).items(), reverse=True)
+        return self._replace(steps=tuple((step, pairs) for step, pairs in steps if len(pairs)))
+
     def lasting(self, t: int, lifetime: int) -> "Arrivals":
         """Those that count beyond step t + 1, for which the distances are known."""
         return self._replace(steps=tuple(s for s in self.steps if s[0] >= t + 2 - lifetime))

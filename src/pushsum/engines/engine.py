@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pushsum.faults import Plan
 from pushsum.optimizers import Rule
 from pushsum.protocol import Algorithm, Gradient, State, Step
 from pushsum.topology import Topology
@@ -76,6 +77,7 @@ class Setup:
         wire: the dtype that vectors travel in; None: their own. A sender keeps what rounding took
             from the receivers, so that the network's sum stays what it was.
         seed: of what the method draws at random.
+        faults: what fails, in the simulator; None: nothing.
     """
 
     algorithm: Algorithm
@@ -85,6 +87,7 @@ class Setup:
     start: int = 0
     wire: torch.dtype | None = None
     seed: int = 0
+    faults: Plan | None = None
 
     def __post_init__(self) -> None:
         algorithm, topology = self.algorithm, self.topology

@@ -8,7 +8,7 @@ cache when the next one needs it.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -19,12 +19,25 @@ from pushsum.engines import tree
 from pushsum.engines.arithmetic import BLOCK, LONG, column_blocks, distances
 from pushsum.engines.arrivals import Arrivals
 from pushsum.engines.engine import HEAD, Known, Moment, Setup, average, check_count, refuse_tiny
+from pushsum.engines.failing import (
+    Failing,
+    Faults,
+    Flight,
+    Mail,
+    Parcels,
+    Standing,
+    UnderWay,
+    check,
+    rows_of,
+)
 from pushsum.engines.mixing import FEW_NODES, Graph, Mixer, mixer
+from pushsum.faults import Plan, as_plan
 from pushsum.optimizers import as_maker, torch_rule
 from pushsum.protocol import Algorithm, Got, Gradient, Sent, State, keep_received, own_gradient
 from pushsum.topology import Topology, as_topology
 from pushsum.weighting import View, dense
 
+TINY = 1e-300
 GRAPHS = 16  #: that are kept, of few nodes: a cycle of them comes round again
 
 UserGradient = Callable[[Tensor, int], Tensor]
@@ -36,6 +49,14 @@ class Snapshot(NamedTuple):
     step: int
     x: Tensor
     a: Tensor | None = None  #: (n,), where distances are of x / a
+
+
+class Messages(NamedTuple):
+    """What happened to messages under a fault plan, self-loops apart."""
+
+    sent: int
+    lost: int
+    late: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,8 +116,46 @@ class Iterate:
 
     @property
     def average(self) -> Tensor:
-        """(d,) the network's average parameter, the sum of x over the sum of a."""
-        return average(self.x, self.a)
+        """(d,) the network's average parameter, the sum of x over the sum of a.
+
+        Under a fault plan over the living nodes, with what is under way between them.
+        """
+        if self._faults is None:
+            return average(self.x, self.a)
+        late = self.under_way
+        total = self.x.sum(0, dtype=torch.float64) + late.x
+        return (total / (self.a.sum() + late.a)).to(self.x.dtype)
+
+    @property
+    def under_way(self) -> UnderWay:
+        """The sums of x, (d,), and of a that were sent and not yet received."""
+        if self._faults is None:
+            return UnderWay(torch.zeros(self.x.shape[1], dtype=torch.float64), 0.0)
+        return self._faults.under_way(self.moment)
+
+    @property
+    def alive(self) -> Tensor:
+        """(n,) bool, which nodes are there; x and a of the others are 0, their y is the last."""
+        if self._faults is None:
+            return torch.ones(len(self.x), dtype=torch.bool)
+        alive: Tensor = self.moment.memory.alive
+        return alive
+
+    @property
+    def held(self) -> Tensor:
+        """(n,) bool, which nodes have too small an a to give anything in the next exchange."""
+        if self._faults is None:
+            return torch.zeros(len(self.x), dtype=torch.bool)
+        return self._faults.held(self.moment)
+
+    @property
+    def messages(self) -> "Messages":
+        """How many messages were sent, lost and late since the start; none without a plan."""
+        return Messages(*(0, 0, 0) if self._faults is None else self.moment.memory.tally[:3])
+
+    @cached_property
+    def _faults(self) -> Faults | None:
+        return None if self.setup.faults is None else Network(self.setup).faults
 
     @property
     def personal(self) -> Tensor | None:
@@ -113,6 +172,16 @@ class Memory(NamedTuple):
     seen: tuple[Tensor, Tensor, Tensor]
     """of the buffers that count in the next exchange: holders, others, squared distances"""
 
+    def scaled(self, factor: float, corrected: bool) -> "Memory":
+        """As it would be if x and a had always been larger by a factor."""
+        snapshots = (
+            Snapshot(s.step, s.x * factor, None if s.a is None else s.a * factor)
+            for s in self.snapshots
+        )
+        holders, others, d2 = self.seen
+        seen = holders, others, d2 if corrected else d2 * factor**2
+        return Memory(self.arrivals, tuple(snapshots), seen)
+
 
 class Network:
     """The simulator."""
@@ -127,6 +196,10 @@ class Network:
         self.seconds = {"weighting": 0.0, "mixing": 0.0}
         self.bytes = 0
         self.collective = False
+        self.faults: Faults | None = None
+        if setup.faults is not None:
+            check(setup)
+            self.faults = Faults(setup, self.graph)
 
     def _made_graph(self, exchange: int) -> Graph:
         return Graph(self.topology.n, *self.topology.edges(exchange))
@@ -138,13 +211,19 @@ class Network:
 
     def begin(self, x0: Tensor) -> Moment:
         """Before step 1."""
-        return self.setup.begin(x0, self.nodes)
+        start = self.setup.begin(x0, self.nodes)
+        return start if self.faults is None else self.faults.begin(start)
 
     def advance(self, now: Moment, gradient: Gradient, last: bool = False) -> Moment:
         """One step; `now` stays as it is."""
         t, algorithm, rule = now.t + 1, self.setup.algorithm, self.setup.optimizer
         step, d = self.setup.step(t, self.nodes), now.state.x.shape[1]
-        exchange = _Exchange(self, now, self.setup.exchange_of(t))
+        number = self.setup.exchange_of(t)
+        if self.faults is not None:
+            leads_to = -(-t // self.setup.every)
+            now = self.faults.attend(now, leads_to)
+            awake = self.faults.awake(now.memory, leads_to)
+        exchange = _Exchange(self, now, number)
         whole = tree.Assembly(d, room=exchange.received)
         g = gradient() if algorithm.asks == "model" else None
         if g is not None and algorithm.mean_gradient:
@@ -155,38 +234,59 @@ class Network:
             asked = gradient if g is None else Known(g[:, some])
             direction, carried = algorithm.direction(state, asked, step)
             move, kept = rule.move(kept, y, direction, t)
+            move = exchange.scaled(move)
             sent = algorithm.send(state, carried, move, step)
             after = algorithm.receive(state, carried, move, exchange.deliver(sent, some), step)
             self.bytes += exchange.bytes_of(sent)
             whole.add(some, (after, kept, sent.compared))
         after, kept, pushed = whole.whole
         pushed = now.state.x if pushed is None else pushed
+        y = algorithm.model(after)
+        if self.faults is not None and not bool(awake.all()):
+            before = now.state, now.y, now.optimizer
+            after, y, kept = rows_of(awake, (after, y, kept), before)
         memory, weights = exchange.finish(pushed)
         self.bytes += exchange.heads
         if g is not None and algorithm.mean_gradient:
             self.bytes += 2 * (len(g) - 1) * d * g.element_size()
         self.seconds["weighting"] += exchange.weighting
         self.seconds["mixing"] += exchange.mixing
-        return Moment(t, after, algorithm.model(after), kept, memory, pushed, weights)
+        return Moment(t, after, y, kept, memory, pushed, weights)
 
     # ----------------------------------------------------------------- on disk
 
-    def saved(self, memory: Memory | None) -> tuple[dict[str, Tensor], Any]:
+    def saved(self, memory: Memory | Standing | None) -> tuple[dict[str, Tensor], Any]:
         """A memory as named tensors and JSON."""
         return tree.saved(None if memory is None else tuple(memory))
 
-    def restored(self, tensors: Mapping[str, Tensor], notes: Any) -> Memory | None:
+    def restored(self, tensors: Mapping[str, Tensor], notes: Any) -> Memory | Standing | None:
         """The memory that was saved."""
         found = tree.restored((), tensors, notes)
-        if found is None:
-            return None
-        (n, steps), snapshots, seen = found
-        arrivals = Arrivals(n, tuple((step, pairs) for step, pairs in steps))
-        kinds = [(t.dtype, t.shape) for t in seen]
-        like = (len(seen[0]),)
-        if kinds != [(torch.int64, like), (torch.int64, like), (torch.float64, like)]:
-            raise ValueError("what the exchange remembered is damaged: go on from another step")
-        return Memory(arrivals, tuple(Snapshot(*s) for s in snapshots), tuple(seen))
+        if self.faults is None or found is None:
+            return _memory(found)
+        buffers, alive, fired, due, ghosts, (a, count, push, pull), boxes, flights, tally = found
+        return Standing(
+            _memory(buffers),
+            alive,
+            fired,
+            due,
+            ghosts,
+            Mail(a, count, tuple(push), tuple(pull)),
+            None if boxes is None else Parcels(*boxes[:8], *map(tuple, boxes[8:])),
+            tuple(Flight(*flight) for flight in flights),
+            tuple(tally),
+        )
+
+
+def _memory(found: Any) -> Memory | None:
+    if found is None:
+        return None
+    (n, steps), snapshots, seen = found
+    arrivals = Arrivals(n, tuple((step, pairs) for step, pairs in steps))
+    kinds, like = [(t.dtype, t.shape) for t in seen], (len(seen[0]),)
+    if kinds != [(torch.int64, like), (torch.int64, like), (torch.float64, like)]:
+        raise ValueError("what the exchange remembered is damaged: go on from another step")
+    return Memory(arrivals, tuple(Snapshot(*s) for s in snapshots), tuple(seen))
 
 
 #: By the step at which they were heard: holders, heard nodes, squared distances so far.
@@ -209,13 +309,18 @@ class _Exchange:
         self._pull: Mixer | None = None
         self._pairs: Pairs | None = None
         # what `keep_received` leaves is what arrived, so that may lie where it stays
-        stays = network.setup.algorithm.receive is keep_received
+        stays = network.setup.algorithm.receive is keep_received and network.faults is None
         self.received = torch.empty_like(now.state.x) if stays and number else None
+        self.failing: Failing | None = None
         if number == 0:  # a local move: W = I
             return
         start = perf_counter()
         self.graph = network.graph(number)
-        self.memory: Memory | None = now.memory
+        if network.faults is not None:
+            self.failing = Failing(network.faults, now, number, self.graph)
+        self.memory: Memory | None = (
+            now.memory if self.failing is None else self.failing.standing.buffers
+        )
         self.weighting += perf_counter() - start
 
     # ----------------------------------------------------------------- lines 3 and 7
@@ -224,11 +329,11 @@ class _Exchange:
         """What the nodes hold of these columns."""
         if self.number == 0:
             return Got(self.a, *sent)
-        if sent.push and self._push is None:
+        if sent.push and len(self.weights) == 0:
             self._weigh()
         start = perf_counter()
-        push = tuple(self._pushed(value, some) for value in sent.push)
-        pull = tuple(self._pulled(value) for value in sent.pull)
+        push = tuple(self._pushed(k, value, some) for k, value in enumerate(sent.push))
+        pull = tuple(self._pulled(k, value, some) for k, value in enumerate(sent.pull))
         mean = tuple(value.mean(0, keepdim=True).expand_as(value) for value in sent.mean)
         mixed = perf_counter()
         if self.network.sight != "nothing" and sent.compared is not None:
@@ -242,6 +347,8 @@ class _Exchange:
         if self.number == 0:
             return 0
         away = len(self.graph.senders) - self.graph.n
+        if self.failing is not None:
+            away = self.failing.count
         vectors = (*sent.push, *sent.pull)
         if vectors:
             self.heads = away * HEAD
@@ -258,19 +365,30 @@ class _Exchange:
         else:
             view = View(graph.n, graph.senders, graph.receivers, *memory.seen)
         self.weights = self.network.weighting.along(view, self.wire)
+        if self.failing is not None:
+            self.weights, self.a = self.failing.weigh(self.weights)
+        else:
+            self._push = mixer(graph, self.weights, self.wire)
+            self.a = mixer(graph, self.weights)(self.now.state.a[:, None])[:, 0]
+            refuse_tiny(self.a, self.now.state.x.dtype, range(graph.n), self.now.t + 1)
         self._kept = self.weights[graph.senders == graph.receivers]
-        self._push = mixer(graph, self.weights, self.wire)
-        self.a = mixer(graph, self.weights)(self.now.state.a[:, None])[:, 0]
-        refuse_tiny(self.a, self.now.state.x.dtype, range(graph.n), self.now.t + 1)
         self.weighting += perf_counter() - start
 
-    def _pushed(self, value: Tensor, some: slice) -> Tensor:
+    def scaled(self, move: Tensor) -> Tensor:
+        """Moves of nodes that have a clock of their own."""
+        return move if self.failing is None else self.failing.scaled(move)
+
+    def _pushed(self, k: int, value: Tensor, some: slice) -> Tensor:
+        if self.failing is not None:
+            return self.failing.push(k, value, self._wired(value), some)
         assert self._push is not None
         if self.received is None:
             return self._push(value)
         return self._push(value, self.received[:, some])
 
-    def _pulled(self, value: Tensor) -> Tensor:
+    def _pulled(self, k: int, value: Tensor, some: slice) -> Tensor:
+        if self.failing is not None:
+            return self.failing.pull(k, value, self._wired(value), some)
         if self._pull is None:
             shares = 1 / self.graph.in_degree.double()
             self._pull = mixer(self.graph, shares[self.graph.receivers])
@@ -285,6 +403,8 @@ class _Exchange:
         """How far these columns of what was sent are from the buffers that count next."""
         pairs = self._next_pairs()
         corrected = self.network.weighting.corrected
+        if self.failing is not None:
+            sent = self.failing.compared(sent, self._last_sent()[:, some])
         for step, (holders, heard, d2) in pairs.items():
             then = Snapshot(step, sent, self.now.state.a)
             if step != self.number:
@@ -292,6 +412,8 @@ class _Exchange:
                 then = then._replace(x=then.x[:, some])
             theirs = then.x
             scalars = (self.now.state.a, then.a) if corrected and then.a is not None else None
+            if scalars is not None and self.failing is not None:  # the dead have none
+                scalars = scalars[0].clamp(min=TINY), scalars[1].clamp(min=TINY)
             d2.add_(distances(sent, theirs, holders, heard, scalars, self.long))
 
     def _next_pairs(self) -> "Pairs":
@@ -301,11 +423,17 @@ class _Exchange:
         network, graph = self.network, self.graph
         before = Arrivals(graph.n) if self.memory is None else self.memory.arrivals
         self._snapshots = () if self.memory is None else self.memory.snapshots
-        senders, receivers = graph.senders, graph.receivers
+        senders, receivers, answered = graph.senders, graph.receivers, None
         if network.sight == "neighbours":  # what is never asked for need not be remembered
             answered = network.topology.answered(self.number)
-            senders, receivers = senders[answered], receivers[answered]
-        self.arrivals = before.after(self.number, senders, receivers, network.topology.period)
+        if self.failing is not None:
+            self.arrivals = before.expired(self.number, self._lifetime)
+            for flight in self.failing.messages(answered):
+                self.arrivals = self.arrivals.heard(*flight[1:])
+        else:
+            if answered is not None:
+                senders, receivers = senders[answered], receivers[answered]
+            self.arrivals = before.after(self.number, senders, receivers, self._lifetime)
         if network.sight == "neighbours":
             following = network.graph(self.number + 1)
             holders, heard = following.senders, following.receivers
@@ -319,22 +447,42 @@ class _Exchange:
         }
         return self._pairs
 
-    def finish(self, pushed: Tensor) -> tuple[Memory | None, Tensor]:
+    @property
+    def _lifetime(self) -> int:
+        """For how many exchanges a buffer counts: B, and as long as messages may be late."""
+        late = 0 if self.network.faults is None else self.network.faults.plan.longest
+        return self.network.topology.period + late
+
+    def _last_sent(self) -> Tensor:
+        """What the nodes sent before; of what is remembered, the latest."""
+        return self._snapshots[0].x if self._snapshots else self.now.state.x
+
+    def finish(self, pushed: Tensor) -> tuple[Memory | Standing | None, Tensor]:
         """What the exchange leaves for the next one, and its weights."""
         if self.number == 0:
             return self.now.memory, torch.ones(self.network.topology.n, dtype=torch.float64)
-        if self.network.sight == "nothing":
-            return None, self.weights
+        looks = self.network.sight != "nothing"
+        memory = self._remembered(pushed) if looks else None
+        if self.failing is None:
+            return memory, self.weights
+        return self.failing.finish(memory), self.weights
+
+    def _remembered(self, pushed: Tensor) -> Memory:
         start = perf_counter()
         pairs = self._next_pairs()
         scalars = self.now.state.a if self.network.weighting.corrected else None
-        latest = Snapshot(self.number, self._wired(pushed), scalars)
-        lasting = self.arrivals.lasting(self.number, self.network.topology.period)
+        pushed = self._wired(pushed)
+        if self.failing is not None:
+            pushed = self.failing.compared(pushed, self._last_sent())
+        latest = Snapshot(self.number, pushed, scalars)
+        lasting = self.arrivals.lasting(self.number, self._lifetime)
         needed = {step for step, _ in lasting.steps}
+        if self.failing is not None:
+            needed |= self.failing.needed
         snapshots = tuple(s for s in (latest, *self._snapshots) if s.step in needed)
         memory = Memory(lasting, snapshots, self._sorted(pairs))
         self.weighting += perf_counter() - start
-        return memory, self.weights
+        return memory
 
     def _sorted(self, pairs: "Pairs") -> tuple[Tensor, Tensor, Tensor]:
         if not pairs:
@@ -363,6 +511,7 @@ def iterate(
     every: int = 1,
     full_gradient: Callable[[Tensor], Tensor] | None = None,
     seed: int = 0,
+    faults: Plan | str | None = None,
 ) -> Iterator[Iterate]:
     """Run an algorithm on a graph sequence, one `Iterate` per step.
 
@@ -381,6 +530,7 @@ def iterate(
             count exchanges.
         full_gradient: (y) -> (n, d), of all samples: for variance-reduced methods.
         seed: of what the algorithm draws at random.
+        faults: what fails, one of `pushsum.faults`, e.g. plan(seed=0, loss=0.3); None: nothing.
 
     >>> import pushsum as ps
     >>> targets = torch.tensor([[0.0], [1.0], [5.0]])
@@ -397,7 +547,8 @@ def iterate(
         )
     rule = None if optimizer is None else torch_rule(as_maker(optimizer))
     graphs = as_topology(topology, len(x0))
-    network = Network(Setup(algorithm, graphs, rule, every, seed=seed))
+    setup = Setup(algorithm, graphs, rule, every, seed=seed, faults=as_plan(faults))
+    network = Network(setup)
     if algorithm.asks == "full" and full_gradient is None:
         raise ValueError(f"{algorithm.name} needs full_gradient, a function of y")
     if after is None:
@@ -419,6 +570,8 @@ def _steps(
     keeps = algorithm.direction is not own_gradient
     for _ in range(steps):
         point = algorithm.gradient_point(now.state, now.y)
+        if network.faults is not None and algorithm.point is not None:  # the dead have none
+            point = rows_of(now.memory.alive, point, now.y)
         now = network.advance(now, _Asked(gradient, full, point, now.t + 1, keeps))
         yield Iterate(now, network.setup)
 
@@ -454,6 +607,7 @@ def _refuse_other_run(before: Setup, now: Setup) -> None:
         "optimizer": lambda setup: setup.optimizer.name,
         "topology": lambda setup: setup.topology.name,
         "every": lambda setup: setup.every,
+        "faults": lambda setup: setup.faults,
     }
     for name, of in same.items():
         if of(before) != of(now):

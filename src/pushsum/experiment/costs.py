@@ -21,12 +21,14 @@ class Costs:
         vectors: how many d-vectors a node pushes, pulls and averages in an exchange.
         vector: bytes of one.
         link: what a channel can carry.
+        slowest: how many times longer than others the node computes that all wait for.
     """
 
     setup: Callable[[int], Setup]
     vectors: tuple[int, int, int]
     vector: int
     link: Link
+    slowest: float = 1.0
 
     def bytes_from(self, nodes: Sequence[int], t: int) -> int:
         """What nodes send in step t: along every edge its vectors and a head, by ring the means."""
@@ -54,6 +56,7 @@ class Costs:
         carried = (push + pull + 2 * mean * (n - 1) / n) * self.vector  # a ring: all but one, twice
         wire = 8 * carried / (1e9 * self.link.gigabits) + self.link.latency
         transfer = wire if sent else 0.0
+        compute *= self.slowest
         hidden = min(weighting, transfer) if self.link.overlap else 0.0
         exposed = weighting - hidden
         total = compute + transfer + exposed

@@ -14,6 +14,7 @@ from torch import Tensor
 from pushsum import batchnorm, data, own_code
 from pushsum.config import Config, warnings
 from pushsum.data import partition, store
+from pushsum.engines import failing
 from pushsum.engines.engine import Setup
 from pushsum.engines.gradients import Batch, Layout
 from pushsum.experiment import build
@@ -42,7 +43,9 @@ class Experiment:
         self._refuse_single_samples()
         self.algorithm = build.algorithm(config, self.rate)
         self.rule = build.rule(config, self.rate, self.layout.views)
-        self.setup(0)  # refuses what does not go together
+        self.faults = config.faults.plan(config.seed)
+        if self.setup(0).faults is not None:  # which refuses what does not go together
+            failing.check(self.setup(0))
 
     def _refuse_single_samples(self) -> None:
         """BatchNorm has no variance of one number per channel: torch would refuse it later."""
@@ -120,7 +123,8 @@ class Experiment:
         """What a run goes on with after a step."""
         c = self.config
         every, start = c.algorithm.every, self.began(step)
-        return Setup(self.algorithm, self.graphs, self.rule, every, start, self.wire, c.seed)
+        how = self.algorithm, self.graphs, self.rule, every, start, self.wire, c.seed
+        return Setup(*how, self.faults)
 
     @property
     def wire(self) -> torch.dtype | None:
@@ -135,7 +139,10 @@ class Experiment:
         kind = self.wire or next(self.model.parameters()).dtype
         vectors = what_is_sent(self.algorithm, self.n, self.layout.d)
         vector = self.layout.d * kind.itemsize
-        return Costs(self.setup, vectors, vector, self.config.link)
+        slowest = 1.0
+        if self.faults is not None and self.config.faults.wait:
+            slowest = float(self.faults.slowness(self.n).max())
+        return Costs(self.setup, vectors, vector, self.config.link, slowest)
 
     def meta(self) -> dict[str, Any]:
         """What stands beside a run besides its configuration."""
@@ -161,6 +168,7 @@ class Experiment:
             ).tolist(),
             "algorithm": self.algorithm.name,
             "weighting": self.algorithm.weighting.name,
+            "faults": None if self.faults is None else self.faults.name,
             "bytes_per_step": sum(map(self.costs.bytes_in, steps)) / len(steps),
             "finished": False,
         }

@@ -14,6 +14,7 @@ from torch import Tensor
 from pushsum import checkpoint, files, own_code
 from pushsum.config import Config
 from pushsum.engines.engine import Engine
+from pushsum.engines.failing import rows_of
 from pushsum.engines.gradients import (
     Gradients,
     Strategy,
@@ -276,6 +277,8 @@ class _Asked:
         self.experiment, self.runtime, self.t, self.compute = experiment, runtime, t, compute
         moment = now.moment
         self.point = experiment.algorithm.gradient_point(moment.state, moment.y)
+        if experiment.faults is not None and experiment.algorithm.point is not None:
+            self.point = rows_of(moment.memory.alive, self.point, moment.y)
         self.buffers, self.seconds = now.buffers, 0.0
         self.losses: Tensor | None = None
 

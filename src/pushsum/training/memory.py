@@ -26,8 +26,12 @@ def arrays(experiment: Experiment) -> int:
     now = network.advance(network.begin(row), Known(row))
     kept = sum(t.numel() for t in leaves((now.state.kept, now.optimizer))) / d
     copies = 2 if rule is not None else 0  # a torch optimizer works on copies of y and g
-    sent = any(what_is_sent(experiment.algorithm)[:2])
-    return round(3 + snapshots(experiment) + 1 + 2 + sent + 2 * kept + copies)
+    push, pull, _ = what_is_sent(experiment.algorithm, experiment.n, experiment.layout.d)
+    late = 0
+    if experiment.faults is not None and experiment.faults.waits:  # before the step, and after it
+        late = 2 * (experiment.faults.longest + 1) * (push + pull)
+    sent = push + pull > 0
+    return round(3 + snapshots(experiment) + 1 + 2 + sent + 2 * kept + copies + late)
 
 
 def snapshots(experiment: Experiment) -> int:

@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from pushsum.engines.runtime import Abandoned, Runtime
+from pushsum.engines.simulator import Iterate
 from pushsum.experiment import Experiment
+from pushsum.faults import CRASHED
 from pushsum.theory import consensus
 from pushsum.training.state import RunState
 from pushsum.weighting import dense
@@ -47,7 +49,8 @@ def record(
         if any(int(part["given_up"]) for part in parts):
             raise Abandoned
         whole = _Whole(parts, now)
-        line = _line(experiment, runtime, whole, now.step, start)
+        failed = _failed(experiment, now, whole)
+        line = _line(experiment, runtime, whole, now.step, start) | failed
         with (directory / "records.jsonl").open("a") as file:
             file.write(json.dumps(line, allow_nan=False) + "\n")
             file.flush()
@@ -98,6 +101,30 @@ class _Whole:
         self.modelled = dict(zip(now.modelled, seconds, strict=True))
 
 
+def _failed(experiment: Experiment, now: RunState, whole: _Whole) -> dict[str, Any]:
+    """What has failed so far; `whole` is then of the living, and of what is under way."""
+    plan = experiment.faults
+    if plan is None:
+        return {}
+    seen = Iterate(now.moment, experiment.setup(now.step))
+    alive, late = seen.alive.to(seen.x.device), seen.under_way
+    start = int((plan.status(1, experiment.n) < CRASHED).sum())
+    mass = float(seen.a.sum()) + late.a
+    whole.x = torch.cat([seen.x[alive], late.x[None].to(seen.x)])
+    whole.a = torch.cat([seen.a[alive], seen.a.new_tensor([late.a])])
+    whole.y, whole.own = whole.y[alive], whole.own[seen.alive] if len(whole.own) else whole.own
+    whole.buffers = {name: b[alive] for name, b in whole.buffers.items()}
+    found = {
+        **seen.messages._asdict(),
+        "alive": int(alive.sum()),
+        "held": int(seen.held.sum()),
+        "smallest_a": float(seen.a[alive].min()),
+        "under_way": late.a,
+        "mass_error": None if plan.loses_nodes else abs(mass - start),
+    }
+    return {"faults": found}
+
+
 def _line(
     experiment: Experiment, runtime: Runtime, whole: _Whole, step: int, start: float
 ) -> dict[str, Any]:
@@ -127,7 +154,7 @@ def _line(
         "nodes": _spread(test, whole.own) if len(whole.own) else None,
         "consensus": {"theorem": apart.largest, "mean_square": apart.mean_square},
         "a": {"min": float(whole.a.min()), "max": float(whole.a.max())},
-        "smallest_weight": float(weights.min()) if len(weights) else None,
+        "smallest_weight": float(weights[weights > 0].min()) if len(weights) else None,
         "seconds": whole.seconds,
         "modelled": whole.modelled,
         "overlap": _overlap(whole.seconds),

@@ -94,9 +94,8 @@ def reopen(
     step, tensors, notes = checkpoint.load(mine, from_step)
     where = f"{mine}: the checkpoint of step {step}"
     try:
-        config = _continued(experiment, step, dict(notes["config"]))
         refuse_misfit(tensors, experiment, len(runtime.nodes), where)
-        now = _restored_run(runtime, experiment, config, step, tensors, notes)
+        now = restored_run(runtime, experiment, step, tensors, notes)
     except KeyError as error:
         raise ValueError(
             f"{where} lacks {error}: it is of another version of pushsum, 0.1 perhaps (meta.json "
@@ -127,14 +126,15 @@ def refuse_misfit(tensors: dict[str, Tensor], experiment: Experiment, n: int, wh
             )
 
 
-def _restored_run(
+def restored_run(
     runtime: Runtime,
     experiment: Experiment,
-    config: Config,
     step: int,
     tensors: dict[str, Tensor],
     notes: dict[str, Any],
 ) -> RunState:
+    """The run of a checkpoint."""
+    config = _continued(experiment, step, dict(notes["config"]))
     tensors = {name: value.to(experiment.device) for name, value in tensors.items()}
     x, a, engine = tensors["x"], tensors["a"], runtime.engine(experiment.setup(step))
     pattern = engine.begin(x)
@@ -144,10 +144,13 @@ def _restored_run(
 
     state = State(x, a, restored("kept", pattern.state.kept))
     memory = engine.restored(_section(tensors, "memory."), notes["memory"])
+    y = experiment.algorithm.model(state)
+    if experiment.faults is not None:
+        y[~memory.alive] = memory.ghosts  # what nodes that are away would hand out
     moment = Moment(
         step,
         state,
-        experiment.algorithm.model(state),
+        y,
         restored("optimizer", pattern.optimizer),
         memory,
         x,

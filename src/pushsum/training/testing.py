@@ -8,6 +8,8 @@ from torch import Tensor, nn
 
 from pushsum import checkpoint, config, files, own_code, protocol
 from pushsum.batchnorm import BatchNormPolicy
+from pushsum.engines.runtime import OneProcess
+from pushsum.engines.simulator import Iterate
 from pushsum.experiment import Experiment
 from pushsum.names import one_line
 from pushsum.reading import MOST_META, json_value
@@ -93,7 +95,16 @@ def _restored(directory: Path, trust: bool) -> tuple[Experiment, int, Nodes]:
     tensors = {name: value.to(built.device) for name, value in tensors.items()}
     buffers = {k.removeprefix("buffers."): v for k, v in tensors.items() if k.startswith("buffers")}
     x, a = tensors["x"], tensors["a"]
-    return built, step, Nodes(x, a, protocol.corrected(x, a), buffers)
+    y = protocol.corrected(x, a)
+    if built.faults is not None:  # of the living, and what is under way between them
+        found = checkpoint.load(saving.place(directory, engine, 0), step)
+        now = saving.restored_run(OneProcess(built.n), built, *found).moment
+        seen = Iterate(now, built.setup(step))
+        alive, late = seen.alive, seen.under_way
+        x = torch.cat([x[alive], late.x[None].to(x)])
+        a = torch.cat([a[alive], a.new_tensor([late.a])])
+        y, buffers = y[alive], {name: b[alive] for name, b in buffers.items()}
+    return built, step, Nodes(x, a, y, buffers)
 
 
 def _without_method(content: dict[str, Any]) -> dict[str, Any]:

@@ -34,6 +34,10 @@ class Exchange:
     """
 
     def __init__(self, peers: Peers, setup: Setup) -> None:
+        if setup.faults is not None:
+            raise ValueError(
+                "faults are simulated: leave the section faults out, or run --engine simulator"
+            )
         self.peers, self.setup = peers, setup
         self.topology, self.weighting = setup.topology, setup.algorithm.weighting
         self.nodes = torch.tensor([peers.rank])

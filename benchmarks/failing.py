@@ -1,0 +1,41 @@
+"""What a fault plan costs: a step with lost and late messages beside one without, interleaved."""
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+import pushsum as ps
+from benchmarks.timing import interleaved
+from pushsum.engines.engine import Known, Setup
+from pushsum.engines.simulator import Network
+from pushsum.faults import Plan, as_plan
+
+NODES, DIMENSIONS = 10**5, 8
+GOALS = {"empty plan": 1.03, "30 % lost": 3.0, "30 % lost, up to 3 late": 3.0}
+
+
+def main() -> None:
+    plans: dict[str, Plan | None] = {
+        "none": None,
+        "empty plan": as_plan(ps.faults.plan(0)),
+        "30 % lost": ps.faults.plan(0, loss=0.3),
+        "30 % lost, up to 3 late": ps.faults.plan(0, loss=0.3, delay=3),
+    }
+    x = torch.randn(NODES, DIMENSIONS, generator=torch.Generator().manual_seed(0))
+    g = Known(torch.zeros_like(x))
+    steps = {}
+    for name, plan in plans.items():
+        setup = Setup(ps.algorithms.sgp(0.1), ps.topology.exponential(NODES), faults=plan)
+        network = Network(setup)
+        now = network.begin(x)
+        for _ in range(4):
+            now = network.advance(now, g)
+        steps[name] = lambda network=network, now=now: network.advance(now, g)
+    seconds = interleaved(steps, rounds=9)
+    table = Table(title=f"SGP on exponential({NODES:,}), d = {DIMENSIONS}", title_justify="left")
+    for heading in ("plan", "step", "x without", "goal"):
+        table.add_column(heading, justify="right")
+    for name, spent in seconds.items():
+        goal = f"{GOALS[name]:g}" if name in GOALS else ""
+        table.add_row(name, f"{1e3 * spent:.1f} ms", f"{spent / seconds['none']:.2f}", goal)
+    Console().print(table)

@@ -1,0 +1,338 @@
+"""Networks that fail, in simulation: what must hold under any plan."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import pushsum as ps
+from fault_sweep import case, limit, mass
+from pushsum import config, training
+from pushsum.engines.pace import step_seconds
+from pushsum.experiment import Experiment
+from pushsum.protocol import Sent, State
+from pushsum.theory import theorem1
+
+SGP = ps.algorithms.sgp(0.01)
+
+
+def ab(lr):
+    """x by pull, the tracker by push."""
+    tracking = ps.algorithms.s_addopt(lr)
+    return replace(
+        tracking,
+        name="AB",
+        send=lambda state, now, move, step: Sent(push=(now.tracker,), pull=(state.x,)),
+        receive=lambda state, now, move, got, step: State(
+            got.pull[0] + move, state.a, now._replace(tracker=got.push[0])
+        ),
+    )
+
+
+TRACKERS = {"S-ADDOPT": ps.algorithms.s_addopt, "AB": ab}
+X0 = torch.randn(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+TARGETS = torch.randn(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+ACCOUNTINGS = ("keep", "outbox")
+
+
+def still(y, t):
+    return torch.zeros_like(y)
+
+
+def pull(y, t):
+    return y - TARGETS
+
+
+def last(algorithm, graphs, gradient, x0, steps, plan):
+    for r in ps.iterate(algorithm, graphs, gradient, x0, steps, faults=plan):
+        assert bool(r.y.isfinite().all())
+    return r
+
+
+# --------------------------------------------------------------------------- invariants
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 10**6))
+def test_mass_sequences_and_bits_under_any_plan(seed):
+    case(seed, steps=16)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_limit_is_the_exact_average_once_faults_cease(seed):
+    assert limit(seed) < 1e-10
+
+
+@pytest.mark.parametrize("accounting", ACCOUNTINGS)
+@pytest.mark.parametrize("loss", [0.3, 0.6])
+def test_the_average_is_exact_at_any_loss(accounting, loss):
+    full, plan = ps.topology.full(6), ps.faults.plan(1, loss=loss, accounting=accounting)
+    for kind, goal in ((torch.float64, 1e-10), (torch.float32, 5e-6)):
+        x0 = X0.to(kind)
+        r = last(SGP, full, still, x0, 150 if accounting == "keep" else 450, plan)
+        assert float((r.y.double() - x0.double().mean(0)).abs().max()) < goal
+
+
+@pytest.mark.parametrize("loss", [0.3, 0.6])
+def test_plain_push_sum_is_wrong(loss):
+    plan = ps.faults.plan(0, loss=loss, accounting="none")
+    r = last(SGP, ps.topology.exponential(6), still, X0, 60, plan)
+    assert float((r.average - X0.mean(0)).abs().max()) > 0.1
+
+
+def test_mass_changes_by_the_moves_alone():
+    before = X0.sum(0)
+    plan = ps.faults.plan(2, loss=0.3, delay=2)
+    x = X0
+    for r in ps.iterate(SGP, ps.topology.random(6), pull, X0, 40, faults=plan):
+        now = mass(r)[0]
+        assert float((now - before - (r.pushed - x).sum(0)).abs().max()) < 1e-12
+        assert float((r.average - now / mass(r)[1]).abs().max()) < 1e-12
+        before, x = now, r.x
+
+
+@pytest.mark.parametrize("accounting", ACCOUNTINGS)
+def test_a_crash_moves_the_average_by_what_the_node_had(accounting):
+    plan = ps.faults.plan(0, loss=0.2, crash="2@10", accounting=accounting)
+    *_, before, after = ps.iterate(SGP, ps.topology.full(6), still, X0, 10, faults=plan)
+    x, a = mass(before)
+    lost_x, lost_a = before.x[2].clone(), float(before.a[2])
+    if accounting == "outbox":  # its own outbox is lost with it
+        box = before.moment.memory.parcels
+        lost_x += box.waiting[0][2].sum(0) + box.parcel[0][2][box.open[2]].sum(0)
+        lost_a += float(box.waiting_a[2].sum() + box.parcel_a[2][box.open[2]].sum())
+    expected = (x - lost_x) / (a - lost_a)
+    assert float((after.average - expected).abs().max()) < 1e-12
+    far = lost_a / (a - lost_a) * (lost_x / lost_a - before.average).abs()
+    assert bool(((after.average - before.average).abs() <= far + 1e-12).all())
+    assert after.alive.tolist() == [True, True, False, True, True, True]
+
+
+def test_at_consensus_a_crash_moves_nothing():
+    x0 = X0[:1].expand(6, 3).clone()
+    plan = ps.faults.plan(0, loss=0.2, delay=1, crash="2@10")
+    r = last(SGP, ps.topology.full(6), still, x0, 30, plan)
+    assert float((r.average - x0[0]).abs().max()) < 1e-12
+
+
+@pytest.mark.parametrize("name", ["SGP", "MSGAP", "S-ADDOPT"])
+def test_an_empty_plan_is_no_plan(name):
+    algorithm = ps.algorithms.parse(name, lr=0.05, momentum=0.5, weighting="far-first")
+    runs = [
+        list(ps.iterate(algorithm, "random", pull, X0, 20, faults=plan))[-1]
+        for plan in (None, ps.faults.plan(5, hold=0.2))
+    ]
+    assert all(torch.equal(getattr(runs[0], k), getattr(runs[1], k)) for k in ("x", "a", "y"))
+
+
+def test_a_plan_under_which_all_goes_well_changes_nothing():
+    nothing = ps.faults.own(lambda t, senders, receivers: 0 * senders)
+    free = list(ps.iterate(SGP, "exponential", pull, X0, 20))[-1]
+    planned = last(SGP, "exponential", pull, X0, 20, nothing)
+    assert float((free.x - planned.x).abs().max()) < 1e-14
+
+
+# --------------------------------------------------------------------------- nodes that are away
+
+
+def test_a_node_that_hears_nobody_holds_and_comes_back():
+    deaf = ps.faults.own(lambda t, s, r: torch.where((r == 2) & (s != 2) & (t < 80), -1, 0))
+    run = list(ps.iterate(ps.algorithms.s_addopt(0.05), "full", pull, X0, 500, faults=deaf))
+    held, r = [bool(r.held[2]) for r in run], run[-1]
+    assert any(held[:80])
+    assert not any(held[90:])
+    assert float((r.y - TARGETS.mean(0)).abs().max()) < 1e-10
+
+
+@pytest.mark.parametrize(("accounting", "steps"), [("keep", 1000), ("outbox", 200)])
+def test_a_long_sleep_leaves_everybody_finite(accounting, steps):
+    plan = ps.faults.plan(0, sleep=(2, 10, 10 + steps), accounting=accounting)
+    r = last(ps.algorithms.s_addopt(0.1), "full", pull, X0, steps + 260, plan)
+    assert float((r.y - TARGETS.mean(0)).abs().max()) < 1e-10
+
+
+@pytest.mark.parametrize("accounting", ACCOUNTINGS)
+@pytest.mark.parametrize("name", TRACKERS)
+def test_trackers_find_the_optimum_of_the_living(name, accounting):
+    late = 1 if accounting == "keep" else 0
+    plan = ps.faults.plan(0, loss=0.2, delay=late, crash="2@30", accounting=accounting)
+    r = last(TRACKERS[name](0.1), "full", pull, X0, 450, plan)
+    assert float((r.y[r.alive] - TARGETS[r.alive].mean(0)).abs().max()) < 1e-10
+
+
+def test_trackers_rejoin_and_sleep():
+    for name, make in TRACKERS.items():
+        plan = ps.faults.plan(0, loss=0.2, sleep=0.2, crash="2@30-60", delay=1)
+        r = last(make(0.08), "full", pull, X0, 600, plan)
+        assert float((r.y - TARGETS.mean(0)).abs().max()) < 1e-8, name
+
+
+@pytest.mark.parametrize("name", TRACKERS)
+def test_trackers_without_a_reset_are_refused(name):
+    plan = ps.faults.plan(0, crash="2@30", reset=None)
+    with pytest.raises(ValueError, match="give reset=1"):
+        ps.iterate(TRACKERS[name](0.05), "full", pull, X0, 10, faults=plan)
+
+
+@pytest.mark.parametrize("method", [SGP, ps.algorithms.s_addopt(0.05)])
+def test_twenty_crashes_and_rejoins(method):
+    times = [(k % 6, 12 * k + 10, 12 * k + 18) for k in range(20)]
+    run = ps.iterate(method, "full", pull, X0, 300, faults=ps.faults.plan(0, crash=times))
+    for r in run:
+        a = mass(r)[1]
+        assert 0.5 < int(r.alive.sum()) / a < 2
+        assert bool(r.y.isfinite().all())
+    assert bool(r.alive.all())
+    assert not bool(r.held.any())
+    assert float((r.average - TARGETS.mean(0)).abs().max()) < 0.3
+
+
+def test_asynchronous_push_finds_the_weighted_optimum_or_catches_up():
+    pace = torch.ones(6, 1, dtype=torch.float64)
+    pace[1] = 1 / 5
+    for catch_up, goal in ((1, (pace * TARGETS).sum(0) / pace.sum()), (5, TARGETS.mean(0))):
+        plan = ps.faults.plan(0, straggler={1: 5}, catch_up=catch_up)
+        r = last(ps.algorithms.sgp(0.02), "full", pull, X0, 600, plan)
+        assert float((r.average - goal).abs().max()) < 0.05
+
+
+# --------------------------------------------------------------------------- plans
+
+
+def test_what_happens_is_a_function_of_seed_step_and_link():
+    plan = ps.faults.plan(3, loss=0.3, delay=3)
+    i, j = torch.arange(1000), torch.arange(1000).flip(0)
+    fates = plan.fates(7, i, j)
+    assert torch.equal(fates[100:], plan.fates(7, i[100:], j[100:]))
+    assert not torch.equal(fates, plan.fates(8, i, j))
+    assert 0.25 < float((fates == ps.faults.LOST).double().mean()) < 0.35
+    assert torch.bincount(fates[fates >= 0], minlength=4).min() > 100
+    assert plan == ps.faults.plan(3, loss=0.3, delay=3)
+
+
+def test_values_of_links_and_nodes():
+    plan = ps.faults.plan(0, loss={(0, 1): 1.0, "2": 1.0})
+    fates = plan.fates(1, torch.tensor([0, 0, 2, 1]), torch.tensor([1, 2, 0, 0]))
+    assert fates.tolist() == [-1, 0, -1, 0]
+    matrix = ps.faults.plan(0, loss=torch.tensor([[0.0, 1.0], [0.0, 0.0]]))
+    assert matrix.fates(1, torch.tensor([0, 1]), torch.tensor([1, 0])).tolist() == [-1, 0]
+
+
+def test_plans_compose_and_read_traces(tmp_path):
+    file = tmp_path / "trace.csv"
+    file.write_text(
+        "step,event,node,to,value\n3,lose,0,1,\n5,delay,2,0,2\n9,sleep,4,,\n14,wake,4,,\n20,crash,3,,\n"
+    )
+    plan = ps.faults.trace(file) | ps.faults.plan(0, delay={(2, 0): 1})
+    assert plan.longest == 3
+    assert plan.fates(3, torch.tensor([0]), torch.tensor([1])).tolist() == [-1]
+    assert int(plan.fates(5, torch.tensor([2]), torch.tensor([0]))) >= 2
+    assert [bool(plan.asleep(t, 6)[4]) for t in (8, 9, 13, 14)] == [False, True, True, False]
+    assert plan.status(25, 6).tolist() == [0, 0, 0, 2, 0, 0]
+
+
+def test_presets_run():
+    for name in ps.faults.PRESETS:
+        r = last(SGP, "exponential", still, X0, 20, name)
+        assert r.t == 20
+
+
+def test_churn_takes_every_node_away_once():
+    plan = ps.faults.plan(0, churn=(50, 10))
+    away = torch.stack([plan.status(t, 6) == ps.faults.CRASHED for t in range(1, 1001)])
+    assert not bool(away[0].any())
+    assert bool(((away[200:].double().mean(0) - 0.2).abs() < 0.03).all())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"loss": 1.5}, r"loss = 1.5: a number in \[0, 1\]"),
+        ({"delay": 0.5}, "delay = 0.5: an integer"),
+        ({"crash": "2@"}, "write NODE@FIRST-UNTIL"),
+        ({"accounting": "kept"}, "did you mean keep"),
+        ({"churn": (10, 20)}, "1 <= down < every"),
+        ({"partition": "1@5"}, "has no end"),
+    ],
+)
+def test_bad_plans_are_refused(arguments, said):
+    with pytest.raises(ValueError, match=said):
+        ps.faults.plan(0, **arguments)
+
+
+def test_what_cannot_run_under_a_plan_says_so():
+    lossy = ps.faults.plan(0, loss=0.1)
+    with pytest.raises(ValueError, match="stops when one is missing"):
+        ps.iterate(ps.algorithms.all_reduce(0.1), "full", pull, X0, 1, faults=lossy)
+    with pytest.raises(ValueError, match="there is no node 9"):
+        ps.iterate(SGP, "full", pull, X0, 1, faults=ps.faults.plan(0, crash="9@1"))
+
+
+# --------------------------------------------------------------------------- certificate and time
+
+
+def test_theorem_1_beside_a_run_under_loss():
+    graphs, plan = ps.topology.full(4), ps.faults.plan(0, loss=0.3, hold=0)
+    found = ps.faults.certificate(plan, graphs, 60)
+    assert found.horizon > graphs.certificate().horizon
+    c = ps.theory.constants(graphs, "uniform", faults=plan, steps=60)
+    assert c.horizon == found.horizon
+    x0 = X0[:4]
+    run = ps.iterate(SGP, graphs, lambda y, t: y - TARGETS[:4], x0, 40, faults=plan)
+    assert all(row.holds for row in theorem1(c, x0, run))
+
+
+def test_time_of_uneven_nodes_and_links():
+    links = [0.5, 2.0]
+    assert step_seconds(1, [1, 5], links, "synchronous") == 7
+    assert step_seconds(3, [1, 1], links, "overlapped") == 3
+    assert step_seconds(1, [1, 5], links, "asynchronous") == 1
+
+
+# --------------------------------------------------------------------------- runs
+
+
+SETTINGS = {
+    "epochs": 1,
+    "gradients": "loop",
+    "model": {"hidden": [8]},
+    "evaluation": {"nodes": False},
+    "faults": {"loss": 0.3, "delay": 2, "sleep": 0.2, "crash": "2@4-9"},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "accounting"), [("MSGAP", "keep"), ("S-ADDOPT", "outbox"), ("S-ADDOPT", "keep")]
+)
+def test_a_resumed_run_is_the_same_bit_for_bit(tmp_path: Path, name, accounting):
+    content = SETTINGS | {
+        "algorithm": {"name": name},
+        "topology": {"name": "random"},
+        "faults": {**SETTINGS["faults"], "accounting": accounting},
+    }
+
+    def go(where, steps, resume):
+        made = Experiment(config.parse(content | {"steps": steps}))
+        training.run(made, tmp_path / where, resume=resume)
+        return json.loads((tmp_path / where / "records.jsonl").read_text().splitlines()[-1])
+
+    whole = go("whole", 12, False)
+    go("parts", 6, False)
+    parts = go("parts", 12, True)
+    for key in ("test", "consensus", "a", "faults", "bytes"):
+        assert whole[key] == parts[key], key
+    assert whole["faults"]["alive"] == 6
+    assert whole["faults"]["lost"] > 0
+    model = ps.trained(tmp_path / "parts")
+    assert all(bool(p.isfinite().all()) for p in model.parameters())
+
+
+def test_mass_stays_in_records(tmp_path: Path):
+    content = SETTINGS | {"steps": 8, "faults": {"loss": 0.3, "delay": 2}}
+    line = training.run(Experiment(config.parse(content)), tmp_path / "run")
+    assert line["faults"]["mass_error"] < 1e-12
+    assert line["faults"]["under_way"] > 0
