@@ -83,10 +83,10 @@ def curves() -> Curves:
 
 
 def picture(found: Curves) -> str:
-    """Who sends to whom, and what comes of it; large letters, for narrow screens."""
+    """Who sends to whom, and what comes of it; large letters, for phones."""
     width, height = 740, 330
     title = "Accuracy of six nodes alone and together"
-    return svg.document(width, height, title, [_network(150, 166, 92), _chart(found, 340, 40)])
+    return svg.document(width, height, title, [_network(145, 160, 100), _chart(found, 360, 42)])
 
 
 def _network(x: float, y: float, radius: float) -> str:
@@ -99,18 +99,18 @@ def _network(x: float, y: float, radius: float) -> str:
         for i in range(NODES)
     ]
     dots = [
-        f'<circle cx="{svg.number(p.real)}" cy="{svg.number(p.imag)}" r="27" '
+        f'<circle cx="{svg.number(p.real)}" cy="{svg.number(p.imag)}" r="30" '
         f'fill="{LABELS[i * 2 // NODES]}" stroke="#FFFFFF" stroke-width="2"/>'
-        + svg.text(p.real, p.imag + 6, ("0–4", "5–9")[i * 2 // NODES], 18, "#FFFFFF", "middle", 600)
+        + svg.text(p.real, p.imag + 7, ("0–4", "5–9")[i * 2 // NODES], 21, "#FFFFFF", "middle", 600)
         for i, p in enumerate(places)
     ]
-    below = "each node has five of ten digits"
-    return "".join([*arrows, *dots, svg.text(x, 316, below, 17, svg.SOFT, "middle")])
+    below = "each node holds five digits"
+    return "".join([*arrows, *dots, svg.text(x, 318, below, 21, svg.SOFT, "middle")])
 
 
 def _arrow(start: complex, end: complex, colour: str) -> str:
     along = (end - start) / abs(end - start)
-    tail, tip = start + 29 * along, end - 31 * along
+    tail, tip = start + 32 * along, end - 34 * along
     back = tip - 9 * along
     corners = (tip, back + 4.5j * along, back - 4.5j * along)
     points = " ".join(f"{svg.number(p.real)},{svg.number(p.imag)}" for p in corners)
@@ -119,7 +119,7 @@ def _arrow(start: complex, end: complex, colour: str) -> str:
 
 
 def _chart(found: Curves, left: float, top: float) -> str:
-    right, bottom = 620, 262
+    right, bottom = 610, 258
 
     def across(step: float) -> float:
         return left + (right - left) * step / STEPS
@@ -127,21 +127,21 @@ def _chart(found: Curves, left: float, top: float) -> str:
     def down(accuracy: float) -> float:
         return bottom - (bottom - top) * accuracy
 
-    parts = [svg.text(left - 42, top - 16, "test accuracy of every node", 17, weight=600)]
+    parts = [svg.text(left - 52, top - 18, "test accuracy of each node", 21, weight=600)]
     for tick in (0, 0.5, 1):
         parts.append(svg.line(left, down(tick), right, down(tick), svg.GRID))
-        parts.append(svg.text(left - 8, down(tick) + 6, f"{tick:.0%}", 16, svg.SOFT, "end"))
+        parts.append(svg.text(left - 8, down(tick) + 7, f"{tick:.0%}", 20, svg.SOFT, "end"))
     for step in (0, 150, 300):
-        parts.append(svg.text(across(step), bottom + 22, str(step), 16, svg.SOFT, "middle"))
-    parts.append(svg.text((left + right) / 2, 316, "training step", 17, svg.SOFT, "middle"))
+        parts.append(svg.text(across(step), bottom + 24, str(step), 20, svg.SOFT, "middle"))
+    parts.append(svg.text((left + right) / 2, 318, "training step", 21, svg.SOFT, "middle"))
     for rows, colour in ((found.alone, ALONE), (found.together, TOGETHER)):
         for row in rows:
             points = [(across(EVERY * k), down(value)) for k, value in enumerate(row)]
             parts.append(svg.curve(points, colour, ""))
     named = zip(("alone", "together"), (ALONE, TOGETHER), found.ends(), strict=True)
     for name, colour, end in named:
-        parts.append(svg.text(right + 10, down(end) + 8, f"{end:.0%}", 28, colour, weight=700))
-        parts.append(svg.text(right + 10, down(end) + 30, name, 18, colour))
+        parts.append(svg.text(right + 10, down(end) + 9, f"{end:.0%}", 34, colour, weight=700))
+        parts.append(svg.text(right + 10, down(end) + 34, name, 23, colour))
     return "".join(parts)
 
 
