@@ -66,7 +66,7 @@ def curves() -> Curves:
     def accuracy(row: Tensor) -> float:
         vector_to_parameters(row, weights)
         with torch.no_grad():
-            return (model(test_x).argmax(1) == digits.test_y).double().mean().item()
+            return float((model(test_x).argmax(1) == digits.test_y).double().mean())
 
     def run(every: int) -> list[list[float]]:
         points = [[accuracy(row) for row in start]]
