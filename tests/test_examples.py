@@ -161,15 +161,15 @@ def test_a_checkpoint_goes_on_bit_for_bit(tmp_path):
 
 
 def test_the_decentralized_loop_is_a_small_diff():
-    """The README shows the lines that are added to the plain loop."""
+    """The page of the examples shows the lines that are added to the plain loop."""
     lines = [
         EXAMPLES[name].read_text().split('"""\n', 2)[-1] for name in ("single", "decentralized")
     ]
     diff = list(difflib.unified_diff(*(text.splitlines() for text in lines), lineterm="", n=0))
     changed = [line for line in diff[2:] if line[0] in "+-"]
     assert len(changed) <= 10
-    readme = (ROOT / "README.md").read_text()
-    (block,) = re.findall(r"```diff\n(.*?)```", readme, flags=re.DOTALL)
+    page = (ROOT / "examples" / "README.md").read_text()
+    (block,) = re.findall(r"```diff\n(.*?)```", page, flags=re.DOTALL)
     assert [line for line in block.splitlines() if line[0] in "+-"] == changed
 
 
