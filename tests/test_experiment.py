@@ -355,7 +355,7 @@ def test_a_batch_of_one_is_fine_where_batchnorm_has_pixels(tmp_path):
         (["data.name=cifar10", "data.root=/nonexistent"], "pushsum data prepare cifar10"),
         (["model.name=resnet81"], "resnet18"),
         (["model.width=4"], "width"),
-        (["algorithm.weighting=moreau"], "moreau needs k and v"),
+        (["algorithm.weighting=moreau"], "moreau takes k and v"),
         (["algorithm.optimizer=Adan"], "torch.optim has no optimizer of that name"),
         (["algorithm.optimizer=Adamw"], r"no optimizer of that name \(did you mean AdamW\?\)$"),
         (["algorithm.optimizer=LBFGS"], "cannot be used"),

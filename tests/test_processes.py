@@ -281,6 +281,7 @@ def test_a_node_that_diverges_tells_the_others_why(tmp_path):
 
 def test_what_node_0_refuses_is_refused_everywhere(tmp_path):
     (tmp_path / "meta.json").write_text("{}")
+    (tmp_path / "records.jsonl").write_text("{}\n{}\n")
     ends = on_ranks(4, train, str(tmp_path), [])
     assert all("holds a run already" in end for end in ends)
 

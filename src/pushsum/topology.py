@@ -24,7 +24,7 @@ from pushsum.randomness import uniforms
 
 Part = TypeVar("Part")
 
-MOST = 10**9  #: nodes
+MOST = 10**9  #: nodes, or steps of a period
 MOST_DENSE = 20_000  #: nodes of a topology with of the order of n^2 channels
 MOST_EDGES = 1 << 30  #: bytes of a file of edges
 
@@ -173,7 +173,8 @@ def random(
     n = _node_count(n, MOST_DENSE)
     for name, p in (("inner", inner), ("inter", inter)):
         checks.number(name, p, lambda p: 0 <= p <= 1, "a probability lies in [0, 1]")
-    checks.count("period", period, "a period")
+    if checks.count("period", period, "a period") > MOST:
+        raise ValueError(f"period = {period}: at most {MOST} steps")
     uniforms(seed, "graph", 0, shape=(1,))  # refuses a bad seed at the door
     return Random(n, float(inner), float(inter), int(period), seed, f"random({n})", per_receiver)
 
