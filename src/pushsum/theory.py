@@ -169,7 +169,7 @@ def consensus(x: Tensor, a: Tensor, y: Tensor) -> Consensus:
     Some columns at a time, so that no array of the size of x is made.
     """
     width = max(1, BLOCK // len(x))
-    l1, square = torch.zeros(2, len(x), dtype=torch.float64, device=x.device)
+    l1, square = torch.zeros(2, len(y), dtype=torch.float64, device=x.device)
     for first in range(0, x.shape[1], width):
         some = y[:, first : first + width].double()
         average = x[:, first : first + width].double().sum(0) / a.sum()

@@ -5,7 +5,7 @@ where everybody gives the same to everybody nodes exchange by all-reduce, which 
 up in an order of its own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import product
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from pushsum.engines.arithmetic import LONG, column_blocks
+from pushsum.engines.arithmetic import column_blocks
 from pushsum.engines.distributed.buffers import Buffers, Heard, Memory
 from pushsum.engines.distributed.messages import SUM, Mail
 from pushsum.engines.distributed.peers import PeerLost
@@ -38,6 +38,7 @@ class SumRound:
     ) -> None:
         self.t, self.n, self.memory = t, exchange.peers.n, memory
         self.mail = Mail(exchange.peers, t, exchange.ledger)
+        self.tag = _tags(exchange.buckets(state.x.shape[1]))
         self.weights = exchange.weights(number, memory)
         self._head = _head(state, t, float(state.a))
         self._sums: dict[int, tuple[Sent, dict[int, Tensor]]] = {}
@@ -46,7 +47,7 @@ class SumRound:
         if self.mail.unused:
             self.mail.post_sum(0, self._head)
         values = enumerate((*sent.push, *sent.pull))
-        sums = {_tag(bucket, place): value[0].clone() for place, value in values}
+        sums = {self.tag(bucket, place): value[0].clone() for place, value in values}
         self._sums[bucket.start] = sent, sums
         for tag, value in sums.items():
             self.mail.post_sum(tag, value)
@@ -98,6 +99,7 @@ class MessageRound:
         self.dtype = state.x.dtype
         self.wire = exchange.setup.wire or self.dtype
         self.mail = Mail(exchange.peers, t, exchange.ledger)
+        self.tag = _tags(exchange.buckets(state.x.shape[1]))
         self.pushes, pulls, _ = exchange.vectors(state.x.shape[1])
         self.compared = self.pushes if pulls else 0  #: the place of x among the vectors
         senders, receivers = exchange.topology.edges(number)
@@ -130,7 +132,7 @@ class MessageRound:
         self._own[bucket.start] = sent, outs
         for place, out in enumerate(outs):
             boxes = {j: box[bucket] for j, box in self._in[place].items()}
-            self.mail.post(_tag(bucket, place), dict.fromkeys(self.targets, out), boxes)
+            self.mail.post(self.tag(bucket, place), dict.fromkeys(self.targets, out), boxes)
 
     # ----------------------------------------------------------------- lines 5-7
 
@@ -138,7 +140,7 @@ class MessageRound:
         """Wait for these columns: what the node then holds."""
         sent, outs = self._own.pop(bucket.start)
         for place, j in product(range(len(outs)), self.sources):
-            self.mail.wait(j, _tag(bucket, place))
+            self.mail.wait(j, self.tag(bucket, place))
         known = self.buffers.heard | self._heard_now
         exposed = ["weighting_exposed"] if self.mail.complete else []
         with self.ledger.spend("weighting", *exposed):
@@ -147,7 +149,7 @@ class MessageRound:
             values = (*sent.push, *sent.pull)
             held = [self._held(k, values[k], out, bucket) for k, out in enumerate(outs)]
         for place in range(len(outs)):
-            self.mail.wait_for_sent(_tag(bucket, place))
+            self.mail.wait_for_sent(self.tag(bucket, place))
         kept = torch.tensor([self.given[self.node]], dtype=torch.float64)
         return _got(self.a, sent, held, kept)
 
@@ -208,9 +210,10 @@ def _head(state: State, *numbers: float) -> Tensor:
     return torch.tensor(numbers, dtype=torch.float64, device=state.x.device)
 
 
-def _tag(bucket: slice, place: int) -> int:
-    """Of one vector's bucket; heads have 0. No bucket but the last is shorter than `LONG`."""
-    return 1 + MOST * int(bucket.start // LONG) + place
+def _tags(buckets: Sequence[slice]) -> Callable[[slice, int], int]:
+    """Of a vector's bucket, given its place among the vectors; heads have 0."""
+    width = buckets[0].stop
+    return lambda bucket, place: 1 + MOST * int(bucket.start // width) + place
 
 
 def _got(a: Tensor, sent: Sent, held: Sequence[Tensor], kept: Tensor) -> Got:
