@@ -112,10 +112,20 @@ def test_a_table_is_split_the_same_way_for_every_seed_and_standardized_by_its_tr
     mean, std = (getattr(table.train_x, name)(0) for name in ("mean", "std"))
     expected = (table.test_x - mean) / (std * math.sqrt(62 / 63))
     assert torch.allclose(table.scaled(table.test_x), expected, atol=1e-4)
+    plain = data.load("table.csv", target="y", test=0.3)
+    assert torch.allclose(table.predicted(table.test_y[:, None]), plain.test_y, atol=1e-4)
+    assert abs(float(table.train_y.mean())) < 1e-5
     sizes = np.bincount(table.groups)
     assert (len(sizes), sizes.min(), sizes.max()) == (10, 6, 7)
     first = sorted(table.train_y[torch.from_numpy(table.groups) == 0].tolist())
     assert first == sorted(table.train_y.tolist())[:7]
+
+
+def test_large_features_and_targets_are_warned_of_unless_they_are_standardized(mine):
+    size = build(*TABLE[:2]).dataset.train_x[:, 2].square().mean().sqrt()
+    (warned,) = build(*TABLE[:2]).warnings()
+    assert warned.startswith(f"table: features are as large as {size:.4g}, ")
+    assert build(*TABLE).warnings() == []
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,8 @@ class Data(_Section):
     test: Annotated[float, Field(gt=0, lt=1)] = 0.2
     """.csv: the part of the rows that are kept for testing, the same for every seed"""
     standardize: bool = False
-    """every feature gets mean 0 and deviation 1, by the training samples"""
+    """every feature, and every number to predict, gets mean 0 and deviation 1, by the training
+    samples"""
     root: Location | None = None
     """where prepared data sets lie; null: your cache"""
     augment: bool = False

@@ -29,6 +29,8 @@ class Dataset:
             feature, or 0.
         std: their standard deviation, 1 where they are constant.
         parts: the samples that each node holds, where the data say so.
+        target_mean: what was taken from float targets, if they are standardized.
+        target_std: what they were divided by then.
     """
 
     name: str
@@ -40,6 +42,8 @@ class Dataset:
     mean: Tensor
     std: Tensor
     parts: Sequence[np.ndarray] | None = None
+    target_mean: Tensor | float = 0.0
+    target_std: Tensor | float = 1.0
 
     def __repr__(self) -> str:
         return f"Dataset({self.name}: {self.size})"
@@ -89,6 +93,12 @@ class Dataset:
             return x
         raise ValueError(f"x is {x.dtype}: samples are torch.uint8 images or torch.float32")
 
+    def predicted(self, outputs: Tensor) -> Tensor:
+        """What a network's (b, ...) outputs for float targets mean, in the units of the data."""
+        outputs = outputs.reshape(len(outputs), *self.train_y.shape[1:])
+        std, mean = (torch.as_tensor(v).to(outputs) for v in (self.target_std, self.target_mean))
+        return outputs * std + mean
+
     @cached_property
     def _standardized(self) -> bool:
         trivial = bool((self.mean == 0).all()) and bool((self.std == 1).all())
@@ -114,7 +124,7 @@ def feature_statistics(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Mean and standard deviation of every feature of (m, ...) floats; 1 where it is constant."""
     mean, std = x.mean(axis=0, dtype=np.float64), x.std(axis=0, dtype=np.float64)
     constant = std <= 1e-7 * np.abs(mean)
-    return mean.astype(np.float32), np.where(constant, 1, std).astype(np.float32)
+    return np.asarray(mean, np.float32), np.asarray(np.where(constant, 1, std), np.float32)
 
 
 def augment(x: Tensor, generator: torch.Generator, crop: int = 4, flip: bool = True) -> Tensor:

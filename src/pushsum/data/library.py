@@ -105,7 +105,7 @@ def load(
         target: the column of a table that is to be predicted.
         test: the part of a table's rows that are kept for testing, the same whatever the seed.
         standardize: whether `Dataset.scaled` gives every feature mean 0 and deviation 1, by the
-            training samples' statistics.
+            training samples' statistics, and float targets have them too (`Dataset.predicted`).
         nodes: how many there are, for functions that ask for it.
         seed: of the run, for functions that ask for it.
 

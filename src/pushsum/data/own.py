@@ -48,8 +48,15 @@ def dataset(
 
 
 def standardized(found: Dataset) -> Dataset:
-    """The same samples; `scaled` gives every feature mean 0 and deviation 1."""
-    if found.train_x.dtype == torch.uint8:  # they are scaled anyway
+    """The same samples; `scaled` gives every feature mean 0 and deviation 1, float targets have it.
+
+    By the statistics of the training samples. Images are scaled anyway.
+    """
+    if not found.classes:
+        mean, std = map(torch.from_numpy, feature_statistics(found.train_y.numpy()))
+        y = [(v - mean) / std for v in (found.train_y, found.test_y)]
+        found = replace(found, train_y=y[0], test_y=y[1], target_mean=mean, target_std=std)
+    if found.train_x.dtype == torch.uint8:
         return found
     if not found.train_x.is_floating_point():
         raise ValueError(f"data.standardize: {found.name} holds tokens, not numbers: leave it out")

@@ -29,7 +29,7 @@ from pushsum.protocol import Algorithm, what_is_sent
 from pushsum.randomness import torch_seeded
 from pushsum.topology import Topology
 
-UNSCALED = 10.0  #: the mean of a feature above which the user is told
+UNSCALED = 10.0  #: the root mean square of a feature above which the user is told
 
 
 class Given(NamedTuple):
@@ -135,20 +135,18 @@ class Experiment:
                 f"batch = {self.config.batch}, but no node has more than {largest} samples: every "
                 "step takes all of them; choose a smaller one"
             )
-        if (size := self._feature_size()) > UNSCALED:
-            found.append(
-                f"{self.dataset.name}: features are as large as {size:.4g}, which gradient descent "
-                "does not like: data.standardize=true brings all to the same size"
+        for what, values in (("features", self.dataset.train_x), ("targets", self.dataset.train_y)):
+            if self.config.data.standardize or not values.is_floating_point():
+                continue
+            norms = torch.linalg.vector_norm(
+                values.flatten(1) if values.ndim > 1 else values, dim=0
             )
+            if (size := float(norms.max()) / math.sqrt(len(values))) > UNSCALED:
+                found.append(
+                    f"{self.dataset.name}: {what} are as large as {size:.4g}, which is hard on "
+                    "gradient descent: data.standardize=true gives all the same size"
+                )
         return found
-
-    def _feature_size(self) -> float:
-        """The root mean square of the largest feature, where nothing scales it."""
-        x = self.dataset.train_x
-        if self.config.data.standardize or not x.is_floating_point():
-            return 0.0
-        norms = torch.linalg.vector_norm(x.flatten(1), dim=0)
-        return float(norms.max()) / math.sqrt(len(x))
 
     # ----------------------------------------------------------------- sizes
 
