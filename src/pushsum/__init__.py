@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     )
     from pushsum.engines.distributed.node import PushSum
     from pushsum.engines.simulator import Iterate, iterate
+    from pushsum.simulation import Simulation, simulate
     from pushsum.training.testing import trained
 
 __version__ = "0.1.0"
@@ -30,12 +31,14 @@ __version__ = "0.1.0"
 __all__ = [
     "Iterate",
     "PushSum",
+    "Simulation",
     "algorithms",
     "data",
     "iterate",
     "models",
     "problems",
     "protocol",
+    "simulate",
     "theory",
     "topology",
     "trained",
@@ -46,6 +49,8 @@ _HOME = {
     "Iterate": "pushsum.engines.simulator",
     "iterate": "pushsum.engines.simulator",
     "PushSum": "pushsum.engines.distributed.node",
+    "Simulation": "pushsum.simulation",
+    "simulate": "pushsum.simulation",
     "trained": "pushsum.training.testing",
 }
 
