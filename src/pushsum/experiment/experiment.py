@@ -54,21 +54,26 @@ class Experiment:
         self.graphs = given.graphs or build.graphs(config)
         self.dataset = given.dataset or build.dataset(config)
         self.parts = build.parts(config, self.dataset)
-        self.model = (given.model or build.model(config, self.dataset)).to(self.device)
+        ours = given.model is None and config.model.name in NETWORKS
+        model = build.model(config, self.dataset) if given.model is None else given.model
+        self.model = model.to(self.device)
         self.layout = Layout.of(self.model)
         self.feed = Feed(self.dataset, self.device, next(self.model.parameters()).dtype)
         self._refuse_single_samples()
-        self.task = task(given.loss or config.loss, self.dataset, self._outputs())
-        ours = given.model is None and config.model.name in NETWORKS
-        self.random = (
-            not (ours and given.loss is None and config.loss in (None, *LOSSES)) and self._draws()
-        )
+        loss = config.loss if given.loss is None else given.loss
+        self.task = task(loss, self.dataset, self._outputs(ours))
+        known = ours and loss in (None, *LOSSES)
+        self.random = not known and self._draws()
         self.algorithm = given.algorithm or build.algorithm(config, self.rate)
         self.rule = given.rule or build.rule(config, self.rate, self.layout.views)
         self.setup(0)  # refuses what does not go together
 
-    def _outputs(self) -> Tensor:
-        """Of the network, for the first two training samples."""
+    def _outputs(self, ours: bool) -> Tensor:
+        """Of the network, for the first two training samples; of ours the shape is known."""
+        if ours and self.dataset.train_x.dtype != torch.int64:
+            return torch.zeros(
+                len(self.dataset.train_y[:2]), self.dataset.outputs, device=self.device
+            )
         x, _ = self.feed.train(np.arange(min(2, len(self.dataset.train_y))))
         try:
             with torch_seeded(0, self.device), torch.no_grad():

@@ -106,7 +106,7 @@ class Sampler:
     def _generator(self, node: int, t: int) -> torch.Generator | None:
         if not self.augmented:
             return None
-        return torch.Generator().manual_seed(self._seed("augment", node, t))
+        return torch.Generator().manual_seed(self._seed("augment", self.streams[node], t))
 
-    def _seed(self, what: str, node: int, t: int) -> int:
-        return int(stream(self.seed, what, self.streams[node], t).integers(2**62))
+    def _seed(self, what: str, number: int, t: int) -> int:
+        return int(stream(self.seed, what, number, t).integers(2**62))
