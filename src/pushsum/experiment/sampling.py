@@ -80,7 +80,7 @@ class Sampler:
     def batch(self, feed: Feed, t: int, nodes: Sequence[int]) -> Batch:
         """What these nodes work on at step t."""
         indices = [self.indices(node, t) for node in nodes]
-        seeds = [self._seed("forward", node, t) for node in nodes] if self.random else None
+        seeds = self._seeds("forward", t, nodes)
         if len({len(chosen) for chosen in indices}) == 1 and not self.augmented:
             x, targets = feed.train(np.concatenate(indices))
             shape = (len(nodes), len(indices[0]))
@@ -98,15 +98,20 @@ class Sampler:
         """
         parts = [self.parts[node] for node in nodes]
         count = min(*map(len, parts), -(-max(map(len, parts)) // most))
-        for some in zip(*(np.array_split(part, count) for part in parts), strict=True):
+        each = zip(*(np.array_split(part, count) for part in parts), strict=True)
+        for number, some in enumerate(each):
             shares = [len(p) / len(part) for p, part in zip(some, parts, strict=True)]
-            pairs = [feed.train(chosen) for chosen in some]
-            yield Batch([x for x, _ in pairs], [y for _, y in pairs]), torch.tensor(shares)
+            x, y = zip(*(feed.train(chosen) for chosen in some), strict=True)
+            yield Batch(x, y, self._seeds("all", number, nodes)), torch.tensor(shares)
 
     def _generator(self, node: int, t: int) -> torch.Generator | None:
         if not self.augmented:
             return None
         return torch.Generator().manual_seed(self._seed("augment", self.streams[node], t))
+
+    def _seeds(self, what: str, t: int, nodes: Sequence[int]) -> list[int] | None:
+        """Of what the forward passes of these nodes draw at random, if they do."""
+        return [self._seed(what, node, t) for node in nodes] if self.random else None
 
     def _seed(self, what: str, number: int, t: int) -> int:
         return int(stream(self.seed, what, number, t).integers(2**62))
