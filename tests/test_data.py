@@ -188,7 +188,10 @@ HUGE = np.array([0, 1, 2**63], dtype=np.uint64)
             {"x_train": GOOD, "x_test": GOOD[:0], "y_test": np.zeros(0, int)},
             r"own\.npz: x_test is empty$",
         ),
-        ({"x_train": GOOD, "x_test": GOOD[:2], "y_train": np.zeros(3)}, "y_train must be 3 integ"),
+        (
+            {"x_train": GOOD, "x_test": GOOD[:2], "y_train": np.zeros(3)},
+            "targets of one type and shape",
+        ),
         (
             {"x_train": GOOD, "x_test": GOOD[:2], "y_train": np.array([0, -2, -1])},
             r"own\.npz: there are 4 labels, from -2 to 3: number them 0 to 3, by numpy.searchs",

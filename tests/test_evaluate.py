@@ -24,7 +24,8 @@ def finished(tmp_path_factory):
 
 def test_the_configured_policy_gives_what_the_run_recorded(finished):
     directory, last = finished
-    step, results, _, refused = training.tested(directory)
+    step, results, _, refused, measure = training.tested(directory)
+    assert measure.name == "accuracy"
     assert step == 4
     assert refused == {}
     assert results["recomputed"] == last["test"]

@@ -141,6 +141,20 @@ def test_plain_python_is_one_node_alone(monkeypatch):
     assert float(alone.split()[1]) >= 0.95
 
 
+def test_examples_of_simulate_reach_what_they_should(monkeypatch):
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    regression, _ = play("regression")
+    assert regression["together"].results["r2"] > 0.9
+    assert max(one.results["r2"] for one in regression["alone"]) < 0.5
+    personal, printed = play("personal")
+    errors = [float(number) for number in re.findall(r"\d+\.\d+", printed)]
+    assert all(own < 0.2 * common for common, own in zip(*[iter(errors)] * 2, strict=True))
+    assert "personal" in personal["made"].records[-1]
+    text, _ = play("language_model")
+    assert text["made"].records[0]["test"]["perplexity"] > 20
+    assert text["made"].results["perplexity"] < 6
+
+
 def resume(rank, folder):
     """The whole run; then again from the middle, as after a stop."""
     finished = Path(folder) / f"step200-node{rank}.pt"

@@ -14,6 +14,7 @@ from pushsum.engines.gradients import (
     Batch,
     Layout,
     candidates,
+    draws,
     fastest,
     gradients,
     stacked_buffers,
@@ -181,9 +182,38 @@ def test_nodes_may_have_batches_of_different_size():
         torch.testing.assert_close(g, plain(model, y, batch)[0], rtol=1e-10, atol=1e-12)
 
 
-def test_dropout_is_drawn_node_after_node():
+def test_dropout_is_drawn_from_the_stream_of_the_node_whatever_was_drawn_before():
     model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(36, 3)).double()
-    assert candidates(model, 4, some_batch(4), torch.device("cpu")) == ["loop"]
+    batch, y = some_batch(4), stacked(model, 4)
+    assert draws(model, F.cross_entropy, batch.inputs[0], batch.targets[0])
+    assert not draws(small_net(), F.cross_entropy, batch.inputs[0], batch.targets[0])
+    seeded = batch._replace(seeds=[5, 6, 7, 8])
+    assert candidates(model, 4, seeded, torch.device("cpu")) == ["loop"]
+    compute = gradients("loop", model, F.cross_entropy, {})
+    before = torch.get_rng_state()
+    g, _ = compute(y, seeded)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.rand(3)
+    later = Batch(batch.inputs[2:], batch.targets[2:], [7, 8])
+    assert torch.equal(compute(y[2:], later)[0], g[2:])
+    assert not torch.equal(compute(y, batch._replace(seeds=[1, 2, 3, 4]))[0], g)
+
+
+def test_a_buffer_that_a_module_replaces_is_kept():
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(36, 3)
+            self.register_buffer("seen", torch.zeros(()))
+
+        def forward(self, x):
+            self.seen = self.seen + 1
+            return self.layer(x.flatten(1))
+
+    model, buffers = Counting().double(), {"seen": torch.tensor([0.0, 5.0, 9.0])}
+    assert "vmap" not in candidates(model, 3, some_batch(3), torch.device("cpu"))
+    gradients("loop", model, F.cross_entropy, buffers)(stacked(model, 3), some_batch(3))
+    assert buffers["seen"].tolist() == [1, 6, 10]
 
 
 def test_the_fastest_is_measured_and_one_of_those_that_can():

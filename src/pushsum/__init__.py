@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     )
     from pushsum.engines.distributed.node import PushSum
     from pushsum.engines.simulator import Iterate, iterate
+    from pushsum.simulation import Simulation, simulate
     from pushsum.training.testing import trained
 
 __version__ = "0.1.0"
@@ -31,6 +32,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Iterate",
     "PushSum",
+    "Simulation",
     "algorithms",
     "data",
     "faults",
@@ -38,6 +40,7 @@ __all__ = [
     "models",
     "problems",
     "protocol",
+    "simulate",
     "theory",
     "topology",
     "trained",
@@ -48,6 +51,8 @@ _HOME = {
     "Iterate": "pushsum.engines.simulator",
     "iterate": "pushsum.engines.simulator",
     "PushSum": "pushsum.engines.distributed.node",
+    "Simulation": "pushsum.simulation",
+    "simulate": "pushsum.simulation",
     "trained": "pushsum.training.testing",
 }
 

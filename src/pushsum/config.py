@@ -66,7 +66,14 @@ class Data(_Section):
     """Which samples there are."""
 
     name: str = "digits"
-    """a data set of `pushsum data list`, or the path of an .npz file"""
+    """a data set of `pushsum data list`, an .npz or .csv file, or your own, FILE.py:function"""
+    target: str | None = None
+    """.csv: the column to predict; whole numbers and words are classes, 3.0 is a number"""
+    test: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    """.csv: the part of the rows that are kept for testing, the same for every seed"""
+    standardize: bool = False
+    """every feature, and every number to predict, gets mean 0 and deviation 1, by the training
+    samples"""
     root: Location | None = None
     """where prepared data sets lie; null: your cache"""
     augment: bool = False
@@ -75,7 +82,9 @@ class Data(_Section):
     @field_validator("name")
     @classmethod
     def _wherever_a_run_goes_on(cls, name: str) -> str:
-        return str(Path(name).expanduser().absolute()) if name.endswith(".npz") else name
+        if name.endswith((".npz", ".csv")):
+            return str(Path(name).expanduser().absolute())
+        return own_code.spelled(name)
 
 
 class Split(_Section):
@@ -98,7 +107,7 @@ class Model(_Section):
     """The network; see pushsum.models.build for which option goes with which name."""
 
     name: str = "mlp"
-    """mlp, cnn, resnet-small, resnet18 or resnet50"""
+    """mlp, cnn, resnet-small, resnet18, resnet50, or your own, FILE.py:function"""
     width: Count | None = None
     """cnn, resnets: channels of the first stage; null: the model's own, here and below"""
     blocks: tuple[Count, ...] | None = None
@@ -113,6 +122,21 @@ class Model(_Section):
     """weights of `pushsum weights list`, or a .safetensors file with torchvision's names"""
     fresh_last_layer: bool = False
     """the last layer starts differently at every node, as in the published runs"""
+
+    @field_validator("name")
+    @classmethod
+    def _one_spelling(cls, name: str) -> str:
+        return own_code.spelled(name)
+
+    @model_validator(mode="after")
+    def _options_of_ours(self) -> "Model":
+        options = ("width", "blocks", "norm", "stem", "hidden")
+        given = [name for name in options if getattr(self, name) is not None]
+        if given and own_code.is_named(self.name):
+            raise ValueError(
+                f"model.{given[0]} has no effect with a model of your own: write it into the file"
+            )
+        return self
 
     @field_validator("pretrained", mode="before")
     @classmethod
@@ -357,6 +381,9 @@ class Config(_Section):
     data: Data = Data()
     split: Split = Split()
     model: Model = Model()
+    loss: str | None = None
+    """cross-entropy, mse, or your own, FILE.py:function; null: the first for labels, the second for
+    floats"""
     algorithm: Algorithm = Algorithm()
     topology: Topology = Topology()
     evaluation: Evaluation = Evaluation()
@@ -380,6 +407,11 @@ class Config(_Section):
     def refuse_untrusted(self) -> None:
         """ValueError if it names a file to run that the user has not trusted."""
         own_code.refuse_untrusted(self.values, self._trusted)
+
+    @field_validator("loss")
+    @classmethod
+    def _one_spelling(cls, loss: str | None) -> str | None:
+        return None if loss is None else own_code.spelled(loss)
 
     @model_validator(mode="after")
     def _restarts_have_a_time(self) -> "Config":

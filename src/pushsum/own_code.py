@@ -3,11 +3,15 @@
 To load one is to run its file: what a configuration names is loaded only if the user trusts it.
 """
 
-from collections.abc import Collection, Mapping
+import sys
+from collections.abc import Callable, Collection, Mapping
 from hashlib import file_digest
 from importlib.util import module_from_spec, spec_from_file_location
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
+
+from pushsum.names import one_line
 
 
 def is_named(text: str) -> bool:
@@ -64,10 +68,11 @@ def _parts(text: str) -> tuple[Path, str]:
 def load(kind: str, text: str) -> Any:
     """What the file defines under the name; `kind` is what messages call it."""
     file, name = _parts(text)
-    spec = spec_from_file_location(file.stem, file)
+    spec = spec_from_file_location(f"{__name__}.{file.stem}", file)
     if spec is None or spec.loader is None or not file.is_file():
         raise ValueError(f"{kind} {text}: there is no such file")
     module = module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look for the module of their class there
     try:
         spec.loader.exec_module(module)
     except Exception as error:
@@ -75,3 +80,33 @@ def load(kind: str, text: str) -> Any:
     if not hasattr(module, name):
         raise ValueError(f"{kind} {text}: the file defines nothing of this name")
     return getattr(module, name)
+
+
+def load_function(kind: str, text: str) -> Callable[..., Any]:
+    """What the file defines under the name, which can be called."""
+    found = load(kind, text)
+    if not callable(found):
+        raise ValueError(f"{kind} {text}: is a {type(found).__name__}, expected a function")
+    function: Callable[..., Any] = found
+    return function
+
+
+def called(kind: str, text: str, given: Mapping[str, Any]) -> Any:
+    """What the function of that name returns, called with those given values that it asks for."""
+    function = load_function(kind, text)
+    asked = signature(function).parameters.values()
+    missing = [p.name for p in asked if p.name not in given and _is_required(p)]
+    if missing:
+        raise ValueError(
+            f"{kind} {text}: its parameter {missing[0]} has no value: it may ask for "
+            f"{', '.join(given)}; give others a default"
+        )
+    try:
+        return function(**{p.name: given[p.name] for p in asked if p.name in given})
+    except Exception as error:
+        raise ValueError(f"{kind} {text}: fails: {one_line(repr(error))}") from error
+
+
+def _is_required(parameter: Parameter) -> bool:
+    several = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    return parameter.default is Parameter.empty and parameter.kind not in several

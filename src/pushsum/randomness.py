@@ -4,7 +4,16 @@ Everything random in `pushsum` draws from a stream that is named by what it is f
 drawing more numbers for one purpose never moves the numbers of another.
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
 import numpy as np
+
+if TYPE_CHECKING:
+    import torch
 
 
 def stream(seed: int, *names: str | int) -> np.random.Generator:
@@ -37,3 +46,17 @@ def _sequence(seed: int, names: tuple[str | int, ...]) -> np.random.SeedSequence
         raise ValueError(f"seed = {seed!r}: a seed is an integer >= 0")
     key = [n if isinstance(n, int) else int.from_bytes(n.encode(), "little") for n in names]
     return np.random.SeedSequence(int(seed), spawn_key=key)
+
+
+@contextmanager
+def torch_seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
+    """Within, torch's own generators start from the seed; afterwards they are as they were."""
+    import torch
+
+    gpu = [device] if device is not None and device.type == "cuda" else []
+    with torch.random.fork_rng(devices=gpu):
+        torch.default_generator.manual_seed(seed)
+        if gpu:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        yield

@@ -321,7 +321,15 @@ def _alike(config: Config) -> str:
     """What the time of a gradient depends on."""
     c = config.model_dump(mode="json")
     uneven = config.split.kind in ("dirichlet", "quantity")  # batches may differ in size
-    parts = [c["model"], c["batch"], c["data"], c["split"], c["device"], config.topology.nodes]
+    parts = [
+        c["model"],
+        c["loss"],
+        c["batch"],
+        c["data"],
+        c["split"],
+        c["device"],
+        config.topology.nodes,
+    ]
     return json.dumps([*parts, config.seed if uneven else None])
 
 

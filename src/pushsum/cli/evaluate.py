@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pushsum.cli.common import Trust, show, warn
 from pushsum.names import plain
+
+if TYPE_CHECKING:
+    from pushsum.experiment.task import Measure
 
 
 def evaluate(
@@ -25,9 +28,6 @@ def evaluate(
     from pushsum.report import load
     from pushsum.training import tested
 
-    table = Table(box=None, pad_edge=False)
-    for heading in ("run", "step", "BatchNorm", "accuracy", "loss", "nodes' own"):
-        table.add_column(heading, justify="left" if heading in ("run", "BatchNorm") else "right")
     missing = [path for path in runs if not path.exists()]
     if missing:
         raise ValueError(f"{missing[0]}: there is no such directory")
@@ -37,26 +37,32 @@ def evaluate(
             found += [run.path for run in load(path)]
     if not found:
         load(runs[0])  # says why there is none
+    lines, names = [], dict[str, None]()
     for run in found:
-        step, results, own, refused = tested(run, trust)
+        step, results, own, refused, measure = tested(run, trust)
+        names[measure.name] = None
         rows = {
-            policy: (_percent(found["accuracy"]), f"{found['loss']:.4f}", _mean(own[policy]))
+            policy: (
+                measure.shown(found[measure.name]),
+                f"{found['loss']:.4f}",
+                _mean(own[policy], measure),
+            )
             for policy, found in results.items()
         }
         rows |= dict.fromkeys(refused, ("–", "–", "–"))
         for policy, shown in rows.items():
-            table.add_row(
-                escape(plain(str(run))), str(step), policy if len(rows) > 1 else "none", *shown
-            )
+            what = policy if len(rows) > 1 else "none"
+            lines.append((escape(plain(str(run))), str(step), what, *shown))
         for policy, why in refused.items():
             warn(f"{run}, {policy}: {why}")
+    table = Table(box=None, pad_edge=False)
+    for heading in ("run", "step", "BatchNorm", " or ".join(names), "loss", "nodes' own"):
+        table.add_column(heading, justify="left" if heading in ("run", "BatchNorm") else "right")
+    for line in lines:
+        table.add_row(*line)
     show(table)
 
 
-def _mean(own: list[dict[str, float]]) -> str:
-    """The mean accuracy of the nodes' own models, where they were tested."""
-    return _percent(sum(node["accuracy"] for node in own) / len(own)) if own else "–"
-
-
-def _percent(accuracy: float) -> str:
-    return f"{100 * accuracy:.2f} %"
+def _mean(own: list[dict[str, float]], measure: Measure) -> str:
+    """What the nodes' own models reach on average, where they were tested."""
+    return measure.shown(sum(node[measure.name] for node in own) / len(own)) if own else "–"

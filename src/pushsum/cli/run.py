@@ -313,8 +313,7 @@ def _train(built: Experiment, task: Task, runtime: Runtime) -> None:
             raise ValueError(f"{problem}; go on from there with: {command}") from None
     if chief:
         test, had = record["test"], " had finished already:" * (pace.start is None)
-        accuracy = f"accuracy {100 * test['accuracy']:.2f} %"
-        typer.echo(f"{task.into}:{had} {accuracy}, loss {test['loss']:.4f}")
+        typer.echo(f"{task.into}:{had} {', '.join(_results(built, test))}")
 
 
 def _warn(built: Experiment) -> None:
@@ -322,16 +321,23 @@ def _warn(built: Experiment) -> None:
         warn(text)
 
 
+def _results(built: Experiment, test: dict[str, Any]) -> list[str]:
+    """What the task is measured by, and the loss."""
+    first = built.task.headline
+    loss = [] if first.name == "loss" else [f"loss {test['loss']:.4f}"]
+    return [f"{first.name} {first.shown(test[first.name])}", *loss]
+
+
 def _summary(built: Experiment, record: dict[str, Any]) -> str:
-    test, nodes = record["test"], record["nodes"]
+    nodes, first = record["nodes"], built.task.headline
     parts = [
         f"epoch {_short(record['epoch'])}/{_short(built.steps / built.steps_per_epoch)}",
-        f"accuracy {100 * test['accuracy']:.2f} %",
-        f"loss {test['loss']:.4f}",
+        *_results(built, record["test"]),
     ]
     if nodes is not None:
-        low, high = (100 * nodes["accuracy"][key] for key in ("min", "max"))
-        parts.append(f"nodes {low:.1f} to {high:.1f} %")
+        low, high = (nodes[first.name][key] for key in ("min", "max"))
+        shown = f"{100 * low:.1f} to {100 * high:.1f} %" if first.percent else None
+        parts.append(f"nodes {shown or f'{first.shown(low)} to {first.shown(high)}'}")
     parts.append(f"distance {record['consensus']['theorem']:.3g}")
     return "  ".join(parts)
 
@@ -381,17 +387,17 @@ def _plan(built: Experiment) -> RenderableType:
     }
     for name, fact in facts.items():
         rows.add_row(name, fact)
-    return Group(rows, "", _split_table(meta["split"]))
+    return Group(rows, "", _split_table(meta["split"], "label" if meta["classes"] else "tenth"))
 
 
-def _split_table(histogram: list[list[int]]) -> RenderableType:
-    """Who holds what, by label, or by ranges of labels where there are many."""
+def _split_table(histogram: list[list[int]], group: str) -> RenderableType:
+    """Who holds what, by label (or tenth of the target), or by ranges where there are many."""
     from rich.table import Table
 
     classes = len(histogram[0])
     size = 1 if classes <= MOST_LABELS else -(-classes // 10)
     ranges = [range(first, min(first + size, classes)) for first in range(0, classes, size)]
-    table = Table(title="samples of each label at each node", title_justify="left", box=None)
+    table = Table(title=f"samples of each {group} at each node", title_justify="left", box=None)
     table.add_column("node", justify="right")
     for some in ranges:
         name = f"{some[0]}-{some[-1]}" if len(some) > 1 else str(some[0])

@@ -1,6 +1,9 @@
 """A data set in memory, and random crops and flips of its images."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from math import prod
 
 import numpy as np
 import torch
@@ -8,21 +11,26 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pushsum import checks
+from pushsum.names import counted
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Samples and labels for training and testing.
+    """Samples and targets for training and testing.
 
     Attributes:
         name: what it is called.
-        train_x: (m, channels, height, width) uint8 images, or float32 samples of any shape.
-        train_y: (m,) int64 labels in 0..classes-1.
+        train_x: (m, channels, height, width) uint8 images, floats of any shape, or int64 tokens.
+        train_y: (m,) int64 labels in 0..classes-1; (m, t) of sequences; floats of any shape.
         test_x: the same for testing.
         test_y: the same for testing.
-        classes: how many labels there are.
-        mean: (channels,) mean of the training images scaled to [0, 1]; 0 for float samples.
-        std: (channels,) their standard deviation, 1 where a channel is constant.
+        classes: how many labels, or tokens, there are; 0 where targets are floats.
+        mean: (channels,) mean of the training images scaled to [0, 1]; of floats that of every
+            feature, or 0.
+        std: their standard deviation, 1 where they are constant.
+        parts: the samples that each node holds, where the data say so.
+        target_mean: what was taken from float targets, if they are standardized.
+        target_std: what they were divided by then.
     """
 
     name: str
@@ -33,6 +41,9 @@ class Dataset:
     classes: int
     mean: Tensor
     std: Tensor
+    parts: Sequence[np.ndarray] | None = None
+    target_mean: Tensor | float = 0.0
+    target_std: Tensor | float = 1.0
 
     def __repr__(self) -> str:
         return f"Dataset({self.name}: {self.size})"
@@ -42,20 +53,56 @@ class Dataset:
         """To be read by people: '1437 + 360 samples of 1x8x8, 10 classes'."""
         shape = "x".join(map(str, self.train_x.shape[1:]))
         count = f"{len(self.train_y)} + {len(self.test_y)}"
-        return f"{count} samples of {shape}, {self.classes} classes"
+        kind = f"{self.outputs} {'tokens' if self.train_y.ndim > 1 else 'classes'}"
+        if self.classes == 0:
+            kind = counted(self.outputs, "number") + " to predict"
+        return f"{count} samples of {shape}, {kind}"
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers a network is to answer with, of sequences at every place."""
+        return self.classes or prod(self.train_y.shape[1:])
+
+    @cached_property
+    def groups(self) -> np.ndarray:
+        """(m,) by what splits tell training samples apart: labels; of floats the tenth they are in.
+
+        All sequences are of one group. Of several targets the first counts.
+        """
+        y = self.train_y.numpy()
+        if self.classes:
+            return y if y.ndim == 1 else np.zeros(len(y), np.int64)
+        first = y.reshape(len(y), -1)[:, 0]
+        return np.searchsorted(np.quantile(first, np.arange(1, 10) / 10), first)
 
     def scaled(self, x: Tensor) -> Tensor:
-        """What a network is fed: (x / 255 - mean) / std for uint8 images, float32 as it is.
+        """What a network is fed.
+
+        That is (x / 255 - mean) / std for uint8 images, (x - mean) / std for floats (as they are,
+        unless they are to be standardized), and tokens as they are.
 
         Args:
-            x: (..., channels, height, width) uint8 or anything float32, on any device.
+            x: (..., channels, height, width) uint8, floats or int64, on any device.
         """
-        if x.dtype == torch.float32:
+        if x.dtype == torch.uint8:
+            mean, std = (v.to(x.device).view(-1, 1, 1) for v in (self.mean, self.std))
+            return x.to(torch.float32).div_(255).sub_(mean).div_(std)
+        if x.is_floating_point() and self._standardized:
+            return (x - self.mean.to(x)) / self.std.to(x)
+        if x.is_floating_point() or x.dtype == self.train_x.dtype:
             return x
-        if x.dtype != torch.uint8:
-            raise ValueError(f"x is {x.dtype}: samples are torch.uint8 images or torch.float32")
-        mean, std = (v.to(x.device).view(-1, 1, 1) for v in (self.mean, self.std))
-        return x.to(torch.float32).div_(255).sub_(mean).div_(std)
+        raise ValueError(f"x is {x.dtype}: samples are torch.uint8 images or torch.float32")
+
+    def predicted(self, outputs: Tensor) -> Tensor:
+        """What a network's (b, ...) outputs for float targets mean, in the units of the data."""
+        outputs = outputs.reshape(len(outputs), *self.train_y.shape[1:])
+        std, mean = (torch.as_tensor(v).to(outputs) for v in (self.target_std, self.target_mean))
+        return outputs * std + mean
+
+    @cached_property
+    def _standardized(self) -> bool:
+        trivial = bool((self.mean == 0).all()) and bool((self.std == 1).all())
+        return self.train_x.is_floating_point() and not trivial
 
 
 def statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -71,6 +118,13 @@ def statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     first, second = total / (images.size // images.shape[1])
     std = np.sqrt(np.maximum(second - first**2, 0)) / 255
     return (first / 255).astype(np.float32), np.where(std > 0, std, 1).astype(np.float32)
+
+
+def feature_statistics(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation of every feature of (m, ...) floats; 1 where it is constant."""
+    mean, std = x.mean(axis=0, dtype=np.float64), x.std(axis=0, dtype=np.float64)
+    constant = std <= 1e-7 * np.abs(mean)
+    return np.asarray(mean, np.float32), np.asarray(np.where(constant, 1, std), np.float32)
 
 
 def augment(x: Tensor, generator: torch.Generator, crop: int = 4, flip: bool = True) -> Tensor:

@@ -1,15 +1,13 @@
 """Data sets by name: list them, prepare them once, load them."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import numpy as np
-import torch
-
-from pushsum.data import fetch, store
+from pushsum import own_code
+from pushsum.data import fetch, own, store
 from pushsum.data.dataset import Dataset, statistics
 from pushsum.data.sources import SPECS, Arrays, File, Source, Spec
 from pushsum.data.store import Progress
@@ -78,21 +76,62 @@ def catalogue(root: Path | None = None) -> list[Entry]:
     ]
 
 
-def load(name: str, root: Path | None = None) -> Dataset:
-    """A data set by its name in the `catalogue`, or your own from an .npz file.
+def load(
+    name: str,
+    root: Path | None = None,
+    *,
+    target: str | None = None,
+    test: float = 0.2,
+    standardize: bool = False,
+    nodes: int | None = None,
+    seed: int = 0,
+) -> Dataset:
+    """A data set by its name in the `catalogue`, or your own.
 
-    Your file holds x_train, y_train, x_test and y_test. Labels are the integers from 0 to the
-    number of classes less one, and each occurs in y_train or y_test. Samples are floats of any
-    shape, used as they are, or uint8 images, (m, h, w) or (m, c, h, w). Of either, four axes whose
-    last is 1, 3 or 4, and whose second is not, are images (m, h, w, c).
+    | name | is |
+    |---|---|
+    | FILE.npz | arrays x_train, y_train, x_test and y_test |
+    | FILE.csv | a table of numbers with a heading, whose column `target` is to be predicted |
+    | FILE.py:function | what a function returns, see `own.from_function` |
+
+    Integer targets are the labels from 0 to the number of classes less one, each of which occurs;
+    (m, t) integers are the tokens that follow those of sequences; floats are numbers to predict.
+    Samples are floats of any shape, used as they are, or uint8 images, (m, h, w) or (m, c, h, w).
+    Of either, four axes whose last is 1, 3 or 4, and whose second is not, are images (m, h, w, c).
+
+    Args:
+        name: see above.
+        root: where prepared data sets lie; None: your cache.
+        target: the column of a table that is to be predicted.
+        test: the part of a table's rows that are kept for testing, the same whatever the seed.
+        standardize: whether `Dataset.scaled` gives every feature mean 0 and deviation 1, by the
+            training samples' statistics, and float targets have them too (`Dataset.predicted`).
+        nodes: how many there are, for functions that ask for it.
+        seed: of the run, for functions that ask for it.
 
     >>> digits = load("digits")
     >>> digits.train_x.shape, digits.test_x.shape, digits.classes
     (torch.Size([1437, 1, 8, 8]), torch.Size([360, 1, 8, 8]), 10)
     """
-    if str(name).endswith(".npz"):
-        return _own(Path(name).expanduser())
-    spec = _spec(name, ", or the path of your own file.npz")
+    name = str(name)
+    if own_code.is_named(name):
+        found = own.from_function(name, nodes, seed)
+    elif name.endswith(".csv"):
+        found = own.from_table(Path(name).expanduser(), target, test)
+    elif name.endswith(".npz"):
+        found = own.from_npz(Path(name).expanduser())
+    else:
+        found = _known(name, root)
+    return own.standardized(found) if standardize else found
+
+
+def is_file(name: str) -> bool:
+    """Whether a data set's name is that of a file of numbers."""
+    return name.endswith((".npz", ".csv"))
+
+
+def _known(name: str, root: Path | None) -> Dataset:
+    spec = _spec(name, ", or the path of your own file.npz, file.csv or file.py:function")
     path = _place(spec, root)
     again = f"run `pushsum data prepare {spec.name}`"
     if spec.sources:
@@ -104,7 +143,7 @@ def load(name: str, root: Path | None = None) -> Dataset:
         arrays = store.read(path)
     except ValueError as error:
         raise ValueError(f"{error}: {again} again") from error
-    return _dataset(spec.name, arrays, spec.classes)
+    return own.dataset(spec.name, arrays, spec.classes)
 
 
 def prepare(
@@ -125,7 +164,7 @@ def prepare(
         source: an official archive, or a folder with the official files, to use instead.
         progress: called with what is being done, how much of it is, and of how much, if known.
     """
-    if str(name).endswith(".npz"):
+    if is_file(str(name)):
         raise ValueError(f"{name} needs no preparing: give it as data.name={name}")
     spec = _spec(name)
     path = _place(spec, root)
@@ -235,78 +274,3 @@ def _place(spec: Spec, root: Path | None) -> Path:
     if not spec.sources:
         return _SHIPPED
     return (default_root() if root is None else Path(root)) / f"{spec.name}.npz"
-
-
-def _dataset(name: str, arrays: Mapping[str, np.ndarray], classes: int) -> Dataset:
-    if "mean" in arrays:
-        mean, std = arrays["mean"], arrays["std"]
-    elif arrays["train_x"].dtype == np.uint8:
-        mean, std = statistics(arrays["train_x"])
-    else:
-        mean, std = np.zeros(1, np.float32), np.ones(1, np.float32)
-    return Dataset(
-        name,
-        torch.from_numpy(arrays["train_x"]),
-        torch.from_numpy(arrays["train_y"].astype(np.int64)),
-        torch.from_numpy(arrays["test_x"]),
-        torch.from_numpy(arrays["test_y"].astype(np.int64)),
-        classes,
-        torch.from_numpy(mean),
-        torch.from_numpy(std),
-    )
-
-
-def _own(path: Path) -> Dataset:
-    if not path.is_file():
-        raise ValueError(f"{path}: there is no such file")
-    names = ("x_train", "y_train", "x_test", "y_test")
-    found = store.read(path, names)
-    if missing := [name for name in names if name not in found]:
-        raise ValueError(
-            f"{path} lacks {', '.join(missing)}: write it with "
-            "numpy.savez(path, x_train=..., y_train=..., x_test=..., y_test=...)"
-        )
-    x = {part: _samples(path, f"x_{part}", found[f"x_{part}"]) for part in ("train", "test")}
-    if (x["train"].shape[1:], x["train"].dtype) != (x["test"].shape[1:], x["test"].dtype):
-        raise ValueError(
-            f"{path}: x_train ({x['train'].dtype}, {x['train'].shape[1:]}) and x_test "
-            f"({x['test'].dtype}, {x['test'].shape[1:]}) must hold samples of one type and shape"
-        )
-    for part, samples in x.items():
-        y = found[f"y_{part}"]
-        if y.shape != (len(samples),) or y.dtype.kind not in "iu":
-            raise ValueError(
-                f"{path}: y_{part} must be {len(samples)} integers >= 0, one for each of x_{part}, "
-                f"not {y.dtype} of shape {y.shape}"
-            )
-    labels = np.union1d(found["y_train"], found["y_test"])
-    if labels[0] != 0 or labels[-1] != len(labels) - 1:
-        raise ValueError(
-            f"{path}: there are {len(labels)} labels, from {labels[0]} to {labels[-1]}: number "
-            f"them 0 to {len(labels) - 1}, by numpy.searchsorted(numpy.union1d(y_train, y_test), y)"
-        )
-    arrays = {f"{part}_x": samples for part, samples in x.items()}
-    arrays |= {f"{part}_y": found[f"y_{part}"] for part in x}
-    return _dataset(path.stem, arrays, len(labels))
-
-
-def _samples(path: Path, name: str, x: np.ndarray) -> np.ndarray:
-    if x.ndim and not x.size:
-        raise ValueError(f"{path}: {name} is empty")
-    if x.ndim == 4 and x.shape[3] in (1, 3, 4) and x.shape[1] not in (1, 3, 4):
-        x = np.moveaxis(x, 3, 1)
-    if x.dtype.kind == "f" and x.ndim > 1:
-        with np.errstate(over="ignore"):
-            x = x.astype(np.float32, order="C")
-        if not (finite := np.isfinite(x).reshape(len(x), -1).all(axis=1)).all():
-            raise ValueError(
-                f"{path}: {name}[{finite.argmin()}] is not finite, or too large for float32"
-            )
-        return x
-    if x.dtype == np.uint8 and x.ndim in (3, 4):
-        return np.ascontiguousarray(x[:, None] if x.ndim == 3 else x)
-    scale = " / 255" * (x.dtype == np.uint8)
-    raise ValueError(
-        f"{path}: {name} is {x.dtype} of shape {x.shape}: samples are uint8 images "
-        f"(m, c, h, w) or floats (m, ...): write x.astype('float32'){scale}"
-    )

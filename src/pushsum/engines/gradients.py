@@ -17,7 +17,7 @@ import copy
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from math import prod
 from time import perf_counter
@@ -29,6 +29,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from pushsum.engines.runtime import Abandoned
+from pushsum.randomness import torch_seeded
 
 Strategy = Literal["loop", "threads", "vmap"]
 Loss = Callable[[Tensor, Tensor], Tensor]  #: (outputs, targets) -> mean loss of the batch
@@ -85,6 +86,7 @@ class Batch(NamedTuple):
 
     inputs: Sequence[Tensor] | Tensor
     targets: Sequence[Tensor] | Tensor
+    seeds: Sequence[int] | None = None  #: of what each node's pass draws at random, if it does
 
 
 class Gradients(Protocol):
@@ -125,15 +127,39 @@ def gradients(
 
 def candidates(model: nn.Module, n: int, batch: Batch, device: torch.device) -> list[Strategy]:
     """The strategies that can compute this."""
-    if any(isinstance(m, nn.modules.dropout._DropoutNd) for m in model.modules()):
-        return ["loop"]  # random masks: one stream, drawn node after node
+    if batch.seeds is not None:
+        return ["loop"]  # torch has one generator: nodes draw from it one after the other
     usable: list[Strategy] = ["loop"]
     if device.type == "cpu" and n > 1 and torch.get_num_threads() > 1:
         usable.append("threads")
     small = sum(p.numel() for p in model.parameters()) < MANY  # it holds all nodes' passes at once
-    if n > 1 and small and len({x.shape for x in batch.inputs}) == 1:
+    if (
+        n > 1
+        and small
+        and not _has_own_buffers(model)
+        and len({x.shape for x in batch.inputs}) == 1
+    ):
         usable.append("vmap")
     return usable
+
+
+def _has_own_buffers(model: nn.Module) -> bool:
+    """Whether code that we do not know might replace a buffer, which vmap would not see."""
+    known = ("torch.nn.", "pushsum.")
+    return any(m._buffers and not type(m).__module__.startswith(known) for m in model.modules())
+
+
+def draws(model: nn.Module, loss: Loss, x: Tensor, target: Tensor) -> bool:
+    """Whether a pass in training mode draws from torch's generators, as dropout does; pure."""
+
+    def state() -> list[Tensor]:
+        gpu = [torch.cuda.get_rng_state(x.device)] if x.device.type == "cuda" else []
+        return [torch.get_rng_state(), *gpu]
+
+    with torch_seeded(0, x.device), torch.no_grad():
+        before = state()
+        loss(copy.deepcopy(model).train()(x), target)
+        return not all(map(torch.equal, before, state()))
 
 
 def fastest(
@@ -156,8 +182,8 @@ def fastest(
                 start = perf_counter()
                 compute(y, batch)
                 times.append(perf_counter() - start)
-        except RuntimeError:
-            if strategy != "vmap":
+        except Exception as error:
+            if strategy != "vmap" or isinstance(error, Abandoned):
                 raise
             continue  # not every operation can be batched by vmap
         seconds[strategy] = min(times)
@@ -181,7 +207,9 @@ class _Worker:
             for path, _, leaf in [name.rpartition(".")]
         ]
 
-    def compute(self, node: int, y: Tensor, g: Tensor, x: Tensor, target: Tensor) -> Tensor:
+    def compute(
+        self, node: int, y: Tensor, g: Tensor, x: Tensor, target: Tensor, seed: int | None
+    ) -> Tensor:
         """Write the gradient at y[node] into g[node], which holds zeros; the loss."""
         places = zip(
             self.parameters,
@@ -193,8 +221,12 @@ class _Worker:
             p.data, p.grad = value, slope  # backward adds to the slope in place
         for module, leaf, name in self.homes:
             setattr(module, leaf, self.buffers[name][node])
-        loss = self.loss(self.model(x), target)
+        with nullcontext() if seed is None else torch_seeded(seed, y.device):
+            loss = self.loss(self.model(x), target)
         loss.backward()
+        for module, leaf, name in self.homes:
+            if (mine := getattr(module, leaf)).data_ptr() != self.buffers[name][node].data_ptr():
+                self.buffers[name][node].copy_(mine)  # the module has put another in its place
         for p in self.parameters:  # else all of y and g would live on until the next step
             p.data, p.grad = self.nothing, None
         return loss.detach()
@@ -239,7 +271,8 @@ class _Workers:
                 if node > first and self.stopping():
                     return False
                 x, target = batch.inputs[node], batch.targets[node]
-                losses[node] = self.workers[first].compute(node, y, g, x, target)
+                seed = None if batch.seeds is None else batch.seeds[node]
+                losses[node] = self.workers[first].compute(node, y, g, x, target, seed)
             return True
 
         with unchanged_if_abandoned(self.buffers):
@@ -292,7 +325,8 @@ class _Vmap:
 def _is_only_torch(model: nn.Module, loss: Loss) -> bool:
     """Whether every pass does the same: code that we do not know may count, draw or branch."""
     known = ("torch.nn.modules.", "pushsum.models")
-    return loss.__module__ == "torch.nn.functional" and all(
+    losses = ("torch.nn.functional", "pushsum.experiment.task")
+    return getattr(loss, "__module__", "") in losses and all(
         type(m).__module__.startswith(known)
         and "forward" not in vars(m)
         and not (m._forward_hooks or m._forward_pre_hooks)

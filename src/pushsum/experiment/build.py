@@ -11,7 +11,7 @@ from pushsum.config import Config
 from pushsum.data import partition
 from pushsum.names import unknown
 from pushsum.optimizers import Rule, optimizer_maker, torch_rule
-from pushsum.randomness import stream
+from pushsum.randomness import stream, torch_seeded
 
 
 def device(name: str) -> torch.device:
@@ -43,9 +43,34 @@ def graphs(config: Config) -> topology.Topology:
     )
 
 
+def dataset(config: Config) -> data.Dataset:
+    """The samples."""
+    c = config.data
+    return data.load(
+        c.name,
+        c.root,
+        target=c.target,
+        test=c.test,
+        standardize=c.standardize,
+        nodes=config.topology.nodes,
+        seed=config.seed,
+    )
+
+
 def parts(config: Config, dataset: data.Dataset) -> list[np.ndarray]:
-    """Who holds which samples."""
+    """Who holds which samples: as the data say, or by the configured split."""
     c, n, seed = config.split, config.topology.nodes, config.seed
+    if dataset.parts is not None:
+        if len(dataset.parts) != n:
+            raise ValueError(
+                f"topology.nodes = {n}: {dataset.name} is divided among {len(dataset.parts)} nodes"
+            )
+        return list(dataset.parts)
+    if dataset.train_y.ndim > 1 and dataset.classes and c.kind not in ("iid", "quantity"):
+        raise ValueError(
+            f"split.kind = {c.kind}: sequences have no labels to split by: choose iid or quantity, "
+            "or let the data's function return the nodes' parts"
+        )
     options = {
         "clusters": (c.clusters if n > 1 else 1, c.shared),
         "iid": (),
@@ -54,32 +79,47 @@ def parts(config: Config, dataset: data.Dataset) -> list[np.ndarray]:
         "quantity": (c.alpha, c.minimum),
     }
     split: Callable[..., list[np.ndarray]] = getattr(partition, c.kind)
-    return split(dataset.train_y.numpy(), n, *options[c.kind], seed=seed)
+    return split(dataset.groups, n, *options[c.kind], seed=seed)
 
 
 def model(config: Config, dataset: data.Dataset, node: int = 0) -> nn.Module:
     """The network that a node starts from."""
-    c = config.model
+    c, shape = config.model, tuple(dataset.train_x.shape[1:])
     seed = int(stream(config.seed, "initialization", node).integers(2**62))
-    built = models.build(
-        c.name,
-        tuple(dataset.train_x.shape[1:]),
-        dataset.classes,
-        width=c.width,
-        blocks=c.blocks,
-        norm=c.norm,
-        stem=c.stem,
-        hidden=c.hidden,
-        generator=torch.Generator().manual_seed(seed),
-    )
+    if own_code.is_named(c.name):
+        built = _own_model(c.name, shape, dataset.outputs, seed)
+    else:
+        built = models.build(
+            c.name,
+            shape,
+            dataset.outputs,
+            width=c.width,
+            blocks=c.blocks,
+            norm=c.norm,
+            stem=c.stem,
+            hidden=c.hidden,
+            generator=torch.Generator().manual_seed(seed),
+        )
     if c.pretrained is not None:
         models.load_pretrained(built, c.pretrained, c.fresh_last_layer)
     return built
 
 
+def _own_model(name: str, shape: tuple[int, ...], outputs: int, seed: int) -> nn.Module:
+    """What a function, or a class, of FILE.py makes of the shape of a sample and the outputs."""
+    with torch_seeded(seed):
+        built = own_code.called("model", name, {"shape": shape, "outputs": outputs})
+    if not isinstance(built, nn.Module):
+        raise ValueError(f"model {name}: returned {type(built).__name__}, expected an nn.Module")
+    return built
+
+
 def last_layer(model: nn.Module) -> Iterator[str]:
     """The names of the parameters of the last linear layer."""
-    last = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)][-1]
+    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    if not linear:
+        raise ValueError("model.fresh_last_layer: the model has no linear layer")
+    last = linear[-1]
     return (name for name, _ in model.named_parameters() if name.startswith(f"{last}."))
 
 

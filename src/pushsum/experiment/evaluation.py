@@ -14,7 +14,7 @@ from pushsum.engines.gradients import Layout
 from pushsum.engines.runtime import Abandoned
 from pushsum.experiment.sampling import Feed
 from pushsum.experiment.task import Task
-from pushsum.randomness import stream
+from pushsum.randomness import stream, torch_seeded
 
 Stopping = Callable[[], bool]  #: asked before every batch; once it is True, `Abandoned` is raised
 Policy = batchnorm.BatchNormPolicy
@@ -65,9 +65,22 @@ class Evaluator:
         """What the given nodes' own models reach; nothing if the configuration says so."""
         own = []
         for row in range(len(y) if self.config.evaluation.nodes else 0):
-            mine = {name: b[row : row + 1] for name, b in buffers.items()}
-            own.append(self.test(self._model_of(y[row], mine, t, stopping, policy), stopping))
+            model = self.node_model(y, buffers, row, t, stopping, policy)
+            own.append(self.test(model, stopping))
         return own
+
+    def node_model(
+        self,
+        y: Tensor,
+        buffers: dict[str, Tensor],
+        row: int,
+        t: int,
+        stopping: Stopping = lambda: False,
+        policy: Policy | None = None,
+    ) -> nn.Module:
+        """The model of one of the given nodes."""
+        mine = {name: b[row : row + 1] for name, b in buffers.items()}
+        return self._model_of(y[row], mine, t, stopping, policy)
 
     def _model_of(
         self,
@@ -95,11 +108,12 @@ class Evaluator:
     def test(self, model: nn.Module, stopping: Stopping = lambda: False) -> dict[str, float]:
         """What a model reaches on the test samples."""
         totals, samples = dict.fromkeys(self.task.measures, 0.0), 0
-        for x, targets in self.feed.test(self.config.evaluation.batch):
-            if stopping():
-                raise Abandoned
-            outputs = model(x)
-            samples += len(targets)
-            for name, measure in self.task.measures.items():
-                totals[name] += float(measure(outputs, targets))
-        return {name: total / samples for name, total in totals.items()}
+        with torch_seeded(self.config.seed, self.feed.device):  # some draw in evaluation mode too
+            for x, targets in self.feed.test(self.config.evaluation.batch):
+                if stopping():
+                    raise Abandoned
+                outputs = model(x)
+                samples += len(targets)
+                for name, measure in self.task.measures.items():
+                    totals[name] += float(measure(outputs, targets))
+        return self.task.results({name: total / samples for name, total in totals.items()})

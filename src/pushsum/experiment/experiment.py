@@ -5,47 +5,108 @@ from collections.abc import Sequence
 from copy import deepcopy
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pushsum import batchnorm, data, own_code
 from pushsum.config import Config, warnings
 from pushsum.data import partition, store
 from pushsum.engines import failing
 from pushsum.engines.engine import Setup
-from pushsum.engines.gradients import Batch, Layout
+from pushsum.engines.gradients import Batch, Layout, Loss, draws
 from pushsum.experiment import build
 from pushsum.experiment.costs import Costs
 from pushsum.experiment.environment import environment
 from pushsum.experiment.evaluation import Evaluator
 from pushsum.experiment.sampling import Feed, Sampler
-from pushsum.experiment.task import CLASSIFICATION
-from pushsum.protocol import what_is_sent
+from pushsum.experiment.task import LOSSES, task
+from pushsum.names import one_line
+from pushsum.networks import NETWORKS
+from pushsum.optimizers import Rule
+from pushsum.protocol import Algorithm, what_is_sent
+from pushsum.randomness import torch_seeded
+from pushsum.topology import Topology
+
+UNSCALED = 10.0  #: the root mean square of a feature above which the user is told
+
+
+class Given(NamedTuple):
+    """Objects that take the place of what the configuration names."""
+
+    dataset: data.Dataset | None = None
+    graphs: Topology | None = None
+    model: nn.Module | None = None
+    loss: str | Loss | None = None
+    algorithm: Algorithm | None = None
+    rule: Rule | None = None
 
 
 class Experiment:
     """Everything that a configuration describes, built and ready to run."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, given: Given | None = None) -> None:
         config.refuse_untrusted()
         self.config = config
-        self.task = CLASSIFICATION
+        given = given or Given()
         self.device = build.device(config.device)
-        self.graphs = build.graphs(config)
-        self.dataset = data.load(config.data.name, config.data.root)
-        self.feed = Feed(self.dataset, self.device)
+        self.graphs = given.graphs or build.graphs(config)
+        self.dataset = given.dataset or build.dataset(config)
         self.parts = build.parts(config, self.dataset)
-        self.model = build.model(config, self.dataset).to(self.device)
+        ours = given.model is None and config.model.name in NETWORKS
+        model = build.model(config, self.dataset) if given.model is None else given.model
+        self.model = model.to(self.device)
         self.layout = Layout.of(self.model)
+        self.feed = Feed(self.dataset, self.device, next(self.model.parameters()).dtype)
         self._refuse_single_samples()
-        self.algorithm = build.algorithm(config, self.rate)
-        self.rule = build.rule(config, self.rate, self.layout.views)
+        loss = config.loss if given.loss is None else given.loss
+        self.task = task(loss, self.dataset, self._outputs(ours))
+        known = ours and loss in (None, *LOSSES)
+        self.random = not known and self._draws()
+        self.algorithm = given.algorithm or build.algorithm(config, self.rate)
+        self.rule = given.rule or build.rule(config, self.rate, self.layout.views)
         self.faults = config.faults.plan(config.seed)
         if self.setup(0).faults is not None:  # which refuses what does not go together
             failing.check(self.setup(0))
+
+    def _outputs(self, ours: bool) -> Tensor:
+        """Of the network, for the first two training samples; of ours the shape is known."""
+        if ours and self.dataset.train_x.dtype != torch.int64:
+            return torch.zeros(
+                len(self.dataset.train_y[:2]), self.dataset.outputs, device=self.device
+            )
+        x, _ = self.feed.train(np.arange(min(2, len(self.dataset.train_y))))
+        try:
+            with torch_seeded(0, self.device), torch.no_grad():
+                outputs = deepcopy(self.model).eval()(x)
+        except Exception as error:
+            raise ValueError(
+                f"the model fails on samples {tuple(x.shape)} of {x.dtype}: "
+                f"{one_line(repr(error), 300)}"
+            ) from error
+        if not isinstance(outputs, Tensor):
+            raise ValueError(
+                f"the model returned {type(outputs).__name__}, expected a tensor of outputs"
+            )
+        return outputs
+
+    def _draws(self) -> bool:
+        """Whether the forward pass draws at random; only one strategy then has a stream a node."""
+        held = self.parts[0][: max(2, self.config.batch)]
+        try:
+            random = draws(self.model, self.task.loss, *self.feed.train(held))
+        except Exception as error:
+            raise ValueError(
+                f"a training step of the model and the loss fails: {one_line(repr(error), 300)}"
+            ) from error
+        if random and self.config.gradients in ("threads", "vmap"):
+            raise ValueError(
+                f"gradients = {self.config.gradients}: the model draws random numbers (dropout), "
+                "and only loop draws them in an order that can be repeated: set loop, or auto"
+            )
+        return random
 
     def _refuse_single_samples(self) -> None:
         """BatchNorm has no variance of one number per channel: torch would refuse it later."""
@@ -64,10 +125,11 @@ class Experiment:
             raise ValueError(f"{every[0]}, or set model.norm=group; BatchNorm needs two samples")
 
     def _takes_one_sample(self) -> bool:
-        """In training mode, as far as shapes tell."""
-        x = torch.zeros(1, *self.dataset.train_x.shape[1:], device="meta")
+        """In training mode."""
+        x, _ = self.feed.train(np.arange(1))
         try:
-            deepcopy(self.model).to("meta")(x)
+            with torch_seeded(0, self.device), torch.no_grad():
+                deepcopy(self.model).train()(x)
         except ValueError:
             return False
         return True
@@ -81,6 +143,17 @@ class Experiment:
                 f"batch = {self.config.batch}, but no node has more than {largest} samples: every "
                 "step takes all of them; choose a smaller one"
             )
+        for what, values in (("features", self.dataset.train_x), ("targets", self.dataset.train_y)):
+            if self.config.data.standardize or not values.is_floating_point():
+                continue
+            norms = torch.linalg.vector_norm(
+                values.flatten(1) if values.ndim > 1 else values, dim=0
+            )
+            if (size := float(norms.max()) / math.sqrt(len(values))) > UNSCALED:
+                found.append(
+                    f"{self.dataset.name}: {what} are as large as {size:.4g}, which is hard on "
+                    "gradient descent: data.standardize=true gives all the same size"
+                )
         return found
 
     # ----------------------------------------------------------------- sizes
@@ -156,6 +229,7 @@ class Experiment:
             "d": self.layout.d,
             "nodes": self.n,
             "classes": self.dataset.classes,
+            "measure": self.task.headline._asdict(),
             "certificate": {
                 "period": certificate.period,
                 "diameter": certificate.diameter,
@@ -164,7 +238,7 @@ class Experiment:
             "steps_per_epoch": self.steps_per_epoch,
             "steps": self.steps,
             "split": partition.histogram(
-                self.parts, self.dataset.train_y.numpy(), self.dataset.classes
+                self.parts, self.dataset.groups, int(self.dataset.groups.max()) + 1
             ).tolist(),
             "algorithm": self.algorithm.name,
             "weighting": self.algorithm.weighting.name,
@@ -174,9 +248,11 @@ class Experiment:
         }
 
     def data_sha256(self) -> str | None:
-        """Of the user's own file; the others are checked when they are prepared."""
+        """Of the user's own data; the others are checked when they are prepared."""
         name = self.config.data.name
-        return store.file_hash(Path(name)) if name.endswith(".npz") else None
+        if own_code.is_named(name):
+            return data.content_hash(self.dataset)
+        return store.file_hash(Path(name)) if data.is_file(name) else None
 
     # ----------------------------------------------------------------- pieces of a run
 
@@ -190,7 +266,7 @@ class Experiment:
                 next(k for k, other in enumerate(self.parts) if np.array_equal(other, part))
                 for part in self.parts
             ]
-        return Sampler(self.parts, c.batch, c.seed, streams, not alike, c.data.augment)
+        return Sampler(self.parts, c.batch, c.seed, streams, not alike, c.data.augment, self.random)
 
     def batch(self, t: int, nodes: Sequence[int]) -> Batch:
         """What these nodes work on at step t."""

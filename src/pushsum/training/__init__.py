@@ -4,11 +4,11 @@ A run directory holds `config.yaml` (resolved), `meta.json`, `records.jsonl` and
 """
 
 from pushsum.engines.runtime import Stopped
-from pushsum.training.loop import Progress, measured, run
+from pushsum.training.loop import Progress, in_memory, measured, run
 from pushsum.training.memory import arrays
 from pushsum.training.records import Diverged, last_record
 from pushsum.training.saving import newest, resuming
-from pushsum.training.testing import Tested, tested, trained
+from pushsum.training.testing import Tested, own_copy, tested, trained
 
 __all__ = [
     "Diverged",
@@ -16,9 +16,11 @@ __all__ = [
     "Stopped",
     "Tested",
     "arrays",
+    "in_memory",
     "last_record",
     "measured",
     "newest",
+    "own_copy",
     "resuming",
     "run",
     "tested",

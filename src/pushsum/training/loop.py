@@ -84,6 +84,14 @@ def run(
             ) from None
 
 
+def in_memory(experiment: Experiment, progress: Progress = lambda step, line: None) -> RunState:
+    """Run, all nodes in this process, without a file; what there is at the end."""
+    world = OneProcess(experiment.n)
+    now = _begun(experiment, world)
+    _go_on(experiment, world, None, {}, now, progress)
+    return now
+
+
 def _claimed(directory: Path, c: Config, resume: bool | None, held: ExitStack) -> bool:
     """Whether to go on with the run in the directory, which is this process's until it ends.
 
@@ -183,7 +191,7 @@ def _write_meta(directory: Path, meta: dict[str, Any]) -> None:
 def _go_on(
     experiment: Experiment,
     runtime: Runtime,
-    directory: Path,
+    directory: Path | None,
     meta: dict[str, Any],
     now: RunState,
     progress: Progress,
@@ -218,10 +226,12 @@ def _go_on(
                 unfinished = False
         ends = t == experiment.steps
         stops = unfinished or (not ends and runtime.stopping and not runtime.agree_to_start(t + 1))
-        if last_saved != t and (t % saving_interval == 0 or ends or stops):
+        due_to_save = last_saved != t and (t % saving_interval == 0 or ends or stops)
+        if directory is not None and due_to_save:
             saving.save(directory, runtime, experiment, now)
             last_saved = t
         if stops:
+            assert directory is not None
             raise Stopped(f"saved step {t}; go on with: {saving.resuming(directory, c)}")
         if ends:
             break
@@ -233,6 +243,8 @@ def _go_on(
             engine = runtime.engine(experiment.setup(now.step))
             now.moment = engine.begin(now.moment.y)
         progress(now.step, None)
+    if directory is None:
+        return line
     meta["finished"] = True
     runtime.on_leader(lambda: _write_meta(directory, meta))
     return line or last_record(directory)

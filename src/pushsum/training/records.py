@@ -28,21 +28,22 @@ class Diverged(ValueError):
 
 
 def record(
-    experiment: Experiment, runtime: Runtime, directory: Path, now: RunState
+    experiment: Experiment, runtime: Runtime, directory: Path | None, now: RunState
 ) -> dict[str, Any]:
-    """Test, and append a line to the records; every process tests its own nodes.
+    """Test, and append a line to the records, if any are kept; every process tests its own nodes.
 
     Raises `Abandoned`, in all processes, if one of them was told to stop meanwhile.
     """
     start = perf_counter()
+    tested, personal = experiment.evaluator, experiment.algorithm.personal
+    own: list[list[dict[str, float]]] = []
     try:
-        own = experiment.evaluator.nodes(
-            now.moment.y, now.buffers, now.step, lambda: runtime.stopping
-        )
+        for y in (now.moment.y, *([personal(now.moment.state)] if personal else [])):
+            own.append(tested.nodes(y, now.buffers, now.step, lambda: runtime.stopping))
         given_up = 0
     except Abandoned:
-        own, given_up = [], 1
-    parts = runtime.gather(_shown(now, own) | {"given_up": torch.tensor([given_up])})
+        own, given_up = [[] for _ in range(1 + (personal is not None))], 1
+    parts = runtime.gather(_shown(now, *own) | {"given_up": torch.tensor([given_up])})
 
     def write() -> dict[str, Any]:
         assert parts is not None
@@ -51,6 +52,8 @@ def record(
         whole = _Whole(parts, now)
         failed = _failed(experiment, now, whole)
         line = _line(experiment, runtime, whole, now.step, start) | failed
+        if directory is None:
+            return line
         with (directory / "records.jsonl").open("a") as file:
             file.write(json.dumps(line, allow_nan=False) + "\n")
             file.flush()
@@ -63,11 +66,12 @@ def record(
     return line
 
 
-def _shown(now: RunState, own: list[dict[str, float]]) -> dict[str, Tensor]:
+def _shown(
+    now: RunState, own: list[dict[str, float]], personal: list[dict[str, float]] | None = None
+) -> dict[str, Tensor]:
     """What the process that writes must know of the others, as tensors."""
     moment = now.moment
     scalars = [now.bytes, *now.seconds.values(), *now.modelled.values()]
-    results = [list(node.values()) for node in own]
     return {
         "x": moment.state.x,
         "a": moment.state.a,
@@ -75,9 +79,14 @@ def _shown(now: RunState, own: list[dict[str, float]]) -> dict[str, Tensor]:
         "weights": moment.weights,
         "losses": torch.tensor(now.losses, dtype=torch.float64),
         "scalars": torch.tensor(scalars, dtype=torch.float64),
-        "own": torch.tensor(results, dtype=torch.float64),
+        "own": _results(own),
+        "personal": _results(personal or []),
         **{f"buffers.{name}": value for name, value in now.buffers.items()},
     }
+
+
+def _results(own: list[dict[str, float]]) -> Tensor:
+    return torch.tensor([list(node.values()) for node in own], dtype=torch.float64)
 
 
 class _Whole:
@@ -88,7 +97,7 @@ class _Whole:
             return parts[0][name] if len(parts) == 1 else torch.cat([p[name] for p in parts])
 
         self.x, self.a, self.y = map(joined, ("x", "a", "y"))
-        self.weights, self.own = map(joined, ("weights", "own"))
+        self.weights, self.own, self.personal = map(joined, ("weights", "own", "personal"))
         alone = len(parts) == 1
         self.buffers = {name: joined(f"buffers.{name}") for name in now.buffers}
         losses = torch.stack([p["losses"] for p in parts])
@@ -160,6 +169,8 @@ def _line(
         "overlap": _overlap(whole.seconds),
         "weights": W,
     }
+    if len(whole.personal):
+        line["personal"] = _spread(test, whole.personal)
     finite: dict[str, Any] = _finite(line)
     return finite
 

@@ -11,6 +11,7 @@ from pushsum.batchnorm import BatchNormPolicy
 from pushsum.engines.runtime import OneProcess
 from pushsum.engines.simulator import Iterate
 from pushsum.experiment import Experiment
+from pushsum.experiment.task import Measure
 from pushsum.names import one_line
 from pushsum.reading import MOST_META, json_value
 from pushsum.training import saving
@@ -21,22 +22,24 @@ class Tested(NamedTuple):
 
     Attributes:
         step: of the checkpoint.
-        results: accuracy and loss with each policy.
+        results: what is measured, with each policy.
         own: the same of every node's own model, where the run tested these.
         refused: why a policy could not be followed.
+        measure: what counts first.
     """
 
     step: int
     results: dict[BatchNormPolicy, dict[str, float]]
     own: dict[BatchNormPolicy, list[dict[str, float]]]
     refused: dict[BatchNormPolicy, str]
+    measure: Measure
 
 
 def tested(directory: Path, trust: bool = False) -> Tested:  # noqa: PT028
     """The newest checkpoint of a run, with every BatchNorm policy; one where they are all alike."""
     built, step, nodes = _restored(directory, trust)
     policies = get_args(BatchNormPolicy) if nodes.buffers else (built.config.evaluation.batchnorm,)
-    answer = Tested(step, {}, {}, {})
+    answer = Tested(step, {}, {}, {}, built.task.headline)
     for policy in policies:
         try:
             answer.results[policy] = built.evaluator.test(
@@ -63,8 +66,12 @@ def trained(
             weighting, method and topology are not needed.
     """
     built, step, nodes = _restored(Path(directory), trust)
-    model = built.evaluator.average_model(*nodes, step, policy=policy)
-    for parameter in model.parameters():  # views of one long vector
+    return own_copy(built.evaluator.average_model(*nodes, step, policy=policy))
+
+
+def own_copy(model: nn.Module) -> nn.Module:
+    """The model with parameters that are views of nothing longer, and can be trained."""
+    for parameter in model.parameters():
         parameter.data = parameter.data.clone()
     return model.requires_grad_()
 
