@@ -45,7 +45,7 @@ def run(rank, names, options=None):
             "a": node.a,
             "steps": node.t,
             "average": torch.cat([p.detach().flatten() for p in model.parameters()]),
-            "own": node._state.x[0] / node.a,
+            "own": node._state.whole.x[0] / node.a,
             "samples": len(samples),
             "batches": [len(left[key]) for key in ("loader",) if key in left],
             "wrapped": DistributedDataParallel in layers,
