@@ -6,7 +6,7 @@ import shutil
 import pytest
 import yaml
 
-from pushsum import config, sweep, training
+from pushsum import config, methods, sweep, training
 from pushsum.experiment import Experiment
 
 
@@ -61,6 +61,35 @@ def test_mistakes_are_one_line_that_names_the_value(override, message):
     text = refusal(override)
     assert message in text
     assert "\n" not in text
+
+
+def test_names_have_one_spelling_whatever_their_case():
+    words = ("algorithm.name=msgap", "topology.name=Divide", "model.name=ResNet18")
+    words += (
+        "data.name=CIFAR-10",
+        "algorithm.optimizer=adamw",
+        "algorithm.weighting=FAR_FIRST:c=2",
+    )
+    found = config.read(None, words).values
+    assert {key: found[key] for key in (word.partition("=")[0] for word in words)} == {
+        "algorithm.name": "MSGAP",
+        "topology.name": "divide",
+        "model.name": "resnet18",
+        "data.name": "cifar10",
+        "algorithm.optimizer": "AdamW",
+        "algorithm.weighting": "far-first:c=2",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "weighting"),
+    [("SGAP", "moreau(k=1, v=0.1)"), ("MSGAP", "moreau(k=1, v=0.1)"), ("QGM", "uniform")],
+)
+def test_methods_have_the_weights_of_their_papers_unless_told(name, weighting):
+    built = Experiment(config.read(None, [f"algorithm.name={name}", "topology.name=full"]))
+    assert built.meta()["weighting"] == weighting
+    options = {"momentum": 0.5} if methods.takes(name, "momentum") else {}
+    assert methods.find(name).function(lr=0.1, **options).weighting.name == weighting
 
 
 def test_what_would_be_ignored_is_refused():

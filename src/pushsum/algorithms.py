@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pushsum.methods import ADAPTIVE, METHODS, NAMES, Method, find, takes
+from pushsum.methods import ADAPTIVE, METHODS, MOREAU, NAMES, Method, find, takes
 from pushsum.optimizers import Rate, Rule, check_momentum, momentum_sgd, sgd
 from pushsum.protocol import Algorithm, Got, Gradient, Sent, State, Step, corrected
 from pushsum.weighting import Matrix, Weighting, as_weighting
@@ -44,14 +44,16 @@ __all__ = [
 Weights = str | Weighting | Matrix
 
 
-def sgap(lr: Rate, weighting: Weights) -> Algorithm:
+def sgap(lr: Rate, weighting: Weights = MOREAU) -> Algorithm:
     """Stochastic gradient with Adaptive Weighting Push-SUM (Algorithm 2).
 
         epsilon_i^(t-1) = -lr g_i^(t-1)
 
     >>> import pushsum as ps
     >>> targets = torch.tensor([[0.0], [1.0], [5.0]])
-    >>> algorithm = sgap(0.1, ps.weighting.moreau(k=0.1, v=0.1))
+    >>> algorithm = sgap(0.1)
+    >>> algorithm.weighting  # the paper's, unless another is named
+    moreau(k=1, v=0.1)
     >>> *_, last = ps.iterate(algorithm, ps.topology.ring(3), lambda y, t: y - targets,
     ...                       torch.zeros(3, 1), steps=200)
     >>> round(last.average.item(), 3)
@@ -69,7 +71,7 @@ def sgp(lr: Rate) -> Algorithm:
     return Algorithm("SGP", sgd(lr))
 
 
-def msgap(lr: Rate, momentum: float, weighting: Weights) -> Algorithm:
+def msgap(lr: Rate, momentum: float, weighting: Weights = MOREAU) -> Algorithm:
     """Momentum SGD with Adaptive Weighting Push-SUM (Algorithm 2).
 
         m_i^(t) = momentum m_i^(t-1) + g_i^(t-1),   epsilon_i^(t-1) = -lr m_i^(t)
@@ -135,7 +137,7 @@ def s_addopt(lr: Rate) -> Algorithm:
     )
 
 
-def qgm(lr: Rate, momentum: float, weighting: Weights) -> Algorithm:
+def qgm(lr: Rate, momentum: float, weighting: Weights = "uniform") -> Algorithm:
     """Quasi-global momentum (Lin et al., 2021) over Push-SUM: momentum of where exchanges lead.
 
         epsilon_i^(t-1) = -lr (momentum m_i^(t-1) + g_i^(t-1))
@@ -146,7 +148,7 @@ def qgm(lr: Rate, momentum: float, weighting: Weights) -> Algorithm:
 
     >>> import pushsum as ps
     >>> targets = torch.tensor([[0.0], [1.0], [5.0]])
-    >>> algorithm = qgm(0.02, 0.8, ps.weighting.uniform())
+    >>> algorithm = qgm(0.02, 0.8)
     >>> *_, last = ps.iterate(algorithm, ps.topology.ring(3), lambda y, t: y - targets,
     ...                       torch.zeros(3, 1), steps=400)
     >>> round(last.average.item(), 3)

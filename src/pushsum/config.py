@@ -30,10 +30,11 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
-from pushsum import files, methods, own_code, pretrained, topology, weighting
+from pushsum import files, methods, models, optimizers, own_code, pretrained, topology, weighting
 from pushsum.batchnorm import BatchNormPolicy
+from pushsum.data.sources import SPECS
 from pushsum.engines.gradients import Strategy
-from pushsum.names import flat, nearest, one_line
+from pushsum.names import canonical, flat, nearest, one_line
 from pushsum.reading import MOST_BYTES, MOST_DEPTH, yaml_value
 
 MOST_SHOWN = 200  #: characters of a value or a key in a message
@@ -75,7 +76,8 @@ class Data(_Section):
     @field_validator("name")
     @classmethod
     def _wherever_a_run_goes_on(cls, name: str) -> str:
-        return str(Path(name).expanduser().absolute()) if name.endswith(".npz") else name
+        known = canonical(name, SPECS)
+        return str(Path(name).expanduser().absolute()) if name.endswith(".npz") else known
 
 
 class Split(_Section):
@@ -113,6 +115,11 @@ class Model(_Section):
     """weights of `pushsum weights list`, or a .safetensors file with torchvision's names"""
     fresh_last_layer: bool = False
     """the last layer starts differently at every node, as in the published runs"""
+
+    @field_validator("name")
+    @classmethod
+    def _one_spelling(cls, name: str) -> str:
+        return canonical(name, models.NAMES)
 
     @field_validator("pretrained", mode="before")
     @classmethod
@@ -153,9 +160,10 @@ class Algorithm(_Section):
     """of MSGP, MSGAP, QGM and AllReduce, where no optimizer is named"""
     every: Count = 1
     """local moves per exchange: with 4, three of four steps send nothing"""
-    weighting: str = "far-first:c=1,v=0.1"
-    """of (M)SGAP and QGM: uniform, lazy:c=0.5, moreau:k=1,v=0.1 (the paper's),
-    scale-free-moreau:c=1,v=0.1, far-first:c=1,v=0.1, or your own, FILE.py:function"""
+    weighting: str = methods.MOREAU
+    """of (M)SGAP, the paper's by default, and QGM, there uniform by default: uniform, lazy:c=0.5,
+    moreau:k=1,v=0.1, scale-free-moreau:c=1,v=0.1, far-first:c=1,v=0.1, or your own,
+    FILE.py:function"""
     schedule: Schedule = Schedule()
     optimizer: str | None = None
     """a class of torch.optim that makes the perturbation, instead of (momentum) SGD"""
@@ -171,6 +179,17 @@ class Algorithm(_Section):
     @classmethod
     def _one_spelling(cls, text: str) -> str:
         return weighting.spelled(text)
+
+    @field_validator("optimizer")
+    @classmethod
+    def _as_torch_has_it(cls, name: str | None) -> str | None:
+        return None if name is None else canonical(name, optimizers.kinds())
+
+    @model_validator(mode="after")
+    def _weighs_as_the_method_does(self) -> "Algorithm":
+        if "weighting" not in self.model_fields_set:
+            object.__setattr__(self, "weighting", methods.find(self.name).weighting)
+        return self
 
     @model_validator(mode="after")
     def _goes_together(self) -> "Algorithm":
@@ -415,7 +434,7 @@ def warnings(config: Config) -> list[str]:
         with suppress(ValueError):  # what is wrong with a run is said when it is built
             graphs = topology.parse(place.name, place.nodes)
             found += weighting.warnings(weighting.parse(algorithm.weighting), graphs)
-    elif algorithm.weighting not in ("uniform", Algorithm().weighting):
+    elif algorithm.weighting != "uniform":
         found.append(
             f"algorithm.weighting = {algorithm.weighting} has no effect with {algorithm.name}: "
             f"take one of {', '.join(methods.ADAPTIVE)}"

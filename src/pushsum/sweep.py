@@ -82,7 +82,8 @@ def read(source: str | None, overrides: Sequence[str] = (), trust: bool = False)
             raise ValueError(f"override {override!r}: {error}") from None
         typed += values
         if any(key in cell for cell in cells):  # what the cells differ in is chosen, not changed
-            cells = [cell for cell in cells if cell.get(key) in values]
+            wanted = {str(value).lower() for value in values}
+            cells = [cell for cell in cells if str(cell.get(key)).lower() in wanted]
             if not cells:
                 raise ValueError(f"override {override!r}: no cell of the recipe has that value")
         else:

@@ -27,6 +27,7 @@ from pushsum.engines.distributed.exchange import Alone, Exchange, Ledger, Memory
 from pushsum.engines.distributed.peers import PeerLost, Peers
 from pushsum.engines.engine import Known, Setup
 from pushsum.engines.gradients import Layout
+from pushsum.methods import find
 from pushsum.optimizers import Rule
 from pushsum.protocol import Algorithm, Sent, State, Step
 from pushsum.topology import Topology
@@ -738,7 +739,7 @@ def _is_of_torch(kind: type) -> bool:
 def _as_algorithm(given: str | Algorithm, weighting: str | Weighting | Matrix | None) -> Algorithm:
     """The method; its own step size and momentum are those of the optimizer."""
     if isinstance(given, str):
-        weights = "uniform" if weighting is None else weighting
+        weights = find(given).weighting if weighting is None else weighting
         found = algorithms.parse(given, lr=1.0, momentum=0.9, weighting=weights)
     elif isinstance(given, Algorithm):
         found = given
