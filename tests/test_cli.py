@@ -532,6 +532,8 @@ def test_a_sweep_through_submitit(pushsum, tmp_path):
     ("module", "words", "extra"),
     [
         ("torch.utils.tensorboard", ["run", "--tensorboard"], "tensorboard"),
+        ("wandb", ["run", "--log", "wandb"], "wandb"),
+        ("mlflow", ["run", "--log", "mlflow"], "mlflow"),
         ("submitit", ["sweep", "--slurm", "timeout_min=5"], "slurm"),
     ],
 )
@@ -539,7 +541,7 @@ def test_extras_are_installed_from_the_clone(module, words, extra, pushsum, tmp_
     monkeypatch.setitem(sys.modules, module, None)
     code, _, err = pushsum(*words, *TINY, "--into", str(tmp_path / "a"))
     assert code == 2
-    assert f"--{extra} needs the extra: pip install -c constraints.txt '.[{extra}]'" in err
+    assert f"{extra} needs the extra: pip install -c constraints.txt '.[{extra}]'" in err
 
 
 def test_run_and_sweep_by_hand(pushsum, tmp_path):

@@ -72,6 +72,8 @@ class Data(_Section):
     """where prepared data sets lie; null: your cache"""
     augment: bool = False
     """random crops and flips of the training images"""
+    validation: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """the fraction of every node's training samples that nobody trains on: to choose by"""
 
     @field_validator("name")
     @classmethod
@@ -322,6 +324,12 @@ class Config(_Section):
     def refuse_untrusted(self) -> None:
         """ValueError if it names a file to run that the user has not trusted."""
         own_code.refuse_untrusted(self.values, self._trusted)
+
+    def changed(self, key: str, value: Any) -> "Config":
+        """With another value of one dotted key."""
+        content = self.model_dump(mode="json")
+        set_value(content, key, value)
+        return parse(content, [*self._trusted, value])
 
     @model_validator(mode="after")
     def _restarts_have_a_time(self) -> "Config":

@@ -36,7 +36,11 @@ class Experiment:
         self.graphs = build.graphs(config)
         self.dataset = data.load(config.data.name, config.data.root)
         self.feed = Feed(self.dataset, self.device)
-        self.parts = build.parts(config, self.dataset)
+        self.parts, self.held_out = build.parts(config, self.dataset), np.empty(0, dtype=np.int64)
+        if config.data.validation:
+            self.parts, self.held_out = partition.hold_out(
+                self.parts, config.data.validation, config.seed
+            )
         self.model = build.model(config, self.dataset).to(self.device)
         self.layout = Layout.of(self.model)
         self._refuse_single_samples()
@@ -191,7 +195,9 @@ class Experiment:
     def evaluator(self) -> Evaluator:
         """What tests the models of a run."""
         c, everything = self.config, np.unique(np.concatenate(self.parts))
-        return Evaluator(c, self.task, self.feed, everything, self.model, self.layout)
+        return Evaluator(
+            c, self.task, self.feed, everything, self.held_out, self.model, self.layout
+        )
 
     def start(self) -> Tensor:
         """(n, d): where the nodes start; all at the same point unless the configuration says so."""
