@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pushsum.cli.common import Trust, show, warn
+from pushsum.cli.common import Trust, decimal, show, warn
 from pushsum.names import plain
 
 
@@ -27,7 +27,8 @@ def evaluate(
 
     table = Table(box=None, pad_edge=False)
     for heading in ("run", "step", "BatchNorm", "accuracy", "loss", "nodes' own"):
-        table.add_column(heading, justify="left" if heading in ("run", "BatchNorm") else "right")
+        left = heading in ("run", "BatchNorm")
+        table.add_column(heading, justify="left" if left else "right", overflow="fold")
     missing = [path for path in runs if not path.exists()]
     if missing:
         raise ValueError(f"{missing[0]}: there is no such directory")
@@ -40,7 +41,7 @@ def evaluate(
     for run in found:
         step, results, own, refused = tested(run, trust)
         rows = {
-            policy: (_percent(found["accuracy"]), f"{found['loss']:.4f}", _mean(own[policy]))
+            policy: (_percent(found["accuracy"]), decimal(found["loss"]), _mean(own[policy]))
             for policy, found in results.items()
         }
         rows |= dict.fromkeys(refused, ("–", "–", "–"))

@@ -15,6 +15,7 @@ from pushsum.cli.common import (
     Pace,
     Trust,
     complain,
+    decimal,
     integer,
     is_source,
     number,
@@ -325,7 +326,7 @@ def _train(built: Experiment, task: Task, world: World) -> None:
     if chief and not task.as_json:
         test, had = record["test"], " had finished already:" * (pace.start is None)
         accuracy = f"accuracy {100 * test['accuracy']:.2f} %"
-        typer.echo(f"{task.into}:{had} {accuracy}, loss {test['loss']:.4f}")
+        typer.echo(f"{task.into}:{had} {accuracy}, loss {decimal(test['loss'])}")
 
 
 def _show_plan(built: Experiment, as_json: bool) -> None:
@@ -346,7 +347,7 @@ def _summary(built: Experiment, record: dict[str, Any]) -> str:
     parts = [
         f"epoch {_short(record['epoch'])}/{_short(built.steps / built.steps_per_epoch)}",
         f"accuracy {100 * test['accuracy']:.2f} %",
-        f"loss {test['loss']:.4f}",
+        f"loss {decimal(test['loss'])}",
     ]
     if nodes is not None:
         low, high = (100 * nodes["accuracy"][key] for key in ("min", "max"))
@@ -392,7 +393,8 @@ def _split_table(histogram: list[list[int]]) -> RenderableType:
     classes = len(histogram[0])
     size = 1 if classes <= MOST_LABELS else -(-classes // 10)
     ranges = [range(first, min(first + size, classes)) for first in range(0, classes, size)]
-    table = Table(title="samples of each label at each node", title_justify="left", box=None)
+    title = "samples of each label at each node"
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     table.add_column("node", justify="right")
     for some in ranges:
         name = f"{some[0]}-{some[-1]}" if len(some) > 1 else str(some[0])

@@ -55,7 +55,7 @@ def sweep(
         str | None,
         typer.Option(
             help="Let every cell choose among these values on validation data, with its first "
-            "seed, e.g. algorithm.lr=0.01,0.03,0.1.",
+            "seed, e.g. algorithm.lr=0.1,0.3.",
             metavar="KEY=A,B,C",
         ),
     ] = None,
@@ -135,13 +135,9 @@ def run_cells(
     cells: list[Cell],
     into: Path,
     jobs: int,
-    quiet: bool = False,
     slurm: dict[str, Any] | None = None,
 ) -> list[str]:
-    """Run a sweep with a progress bar; the names of the cells that failed.
-
-    Without a terminal there are lines instead, unless `quiet`.
-    """
+    """Run a sweep with a progress bar, or lines where there is no terminal; who failed."""
     from pushsum import sweep as sweeps
     from pushsum.engines.world import STOPPED
     from pushsum.training import Stopped
@@ -155,8 +151,7 @@ def run_cells(
             if what == "started":
                 return
             bar.advance(task)
-            plain = not (bar.console.is_terminal or quiet)
-            if plain or what not in ("finished", "skipped"):
+            if not bar.console.is_terminal or what not in ("finished", "skipped"):
                 say(bar, f"{cell.name}: {what}")
 
         def within(cell: Cell, step: int, steps: int) -> None:
@@ -164,8 +159,7 @@ def run_cells(
             if inner is None:
                 inner = bar.add_task("")
             bar.update(inner, description=cell.name, completed=step, total=steps)
-            if not quiet:
-                paces.setdefault(cell.name, Pace(bar, f"{cell.name}: step"))(step, steps)
+            paces.setdefault(cell.name, Pace(bar, f"{cell.name}: step"))(step, steps)
 
         try:
             return sweeps.run(cells, into, jobs, progress, slurm, within)
