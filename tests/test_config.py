@@ -182,12 +182,12 @@ def test_sweeps_are_grids_of_cells(tmp_path):
     with pytest.raises(ValueError, match="neither a file nor a recipe"):
         sweep.read("nowhere")
     chosen = sweep.read("digits", ["algorithm.name=SGAP,SGP", "topology.name=full"])
-    assert [c.name for c in chosen] == ["SGP", "SGAP_moreau-k=1,v=0.1"]
+    assert [c.name for c in chosen] == ["SGP_0.25", "SGAP_0.25_moreau-k=1,v=0.1"]
     with pytest.raises(ValueError, match="no cell of the recipe has that value"):
         sweep.read("digits", ["algorithm.name=SGD"])
     path = tmp_path / "r.yaml"
     path.write_text("sweep: {cell: 1}")
-    with pytest.raises(ValueError, match="the section sweep holds `cells` and `grid` only"):
+    with pytest.raises(ValueError, match="the section sweep holds `cells`, `grid` and `tune` only"):
         sweep.read(str(path))
 
 
