@@ -179,7 +179,7 @@ def test_demo_tells_the_same_story_as_its_json(pushsum, tmp_path):
     assert "Theorem 1 for SGAP" in words
     code, out, _ = pushsum(*quick)
     assert code == 0
-    assert "held in 800 of 800 steps" in out
+    assert "held in 800 of 800 steps" in " ".join(out.split())
     assert f"{full['SGAP']['gap']:.1e}" in out
 
 
@@ -196,7 +196,14 @@ def test_demo_trains_and_reports(pushsum, tmp_path):
     assert f"{100 * best:.2f}" in page
     code, out, _ = pushsum("demo", "--steps", "3", "--epochs", "2", "--into", str(into))  # skips
     assert code == 0
-    assert f"{100 * best:.1f} %" in out
+    assert f"{100 * best:.1f}" in out
+    assert {(c["algorithm"], c["weighting"], c["lr"]) for c in cells} == {
+        ("SGP", "uniform", 0.25),
+        ("MSGP", "uniform", 0.05),
+        ("SGAP", "moreau(k=1, v=0.1)", 0.25),
+        ("MSGAP", "moreau(k=1, v=0.1)", 0.05),
+        ("S-ADDOPT", "uniform", 0.1),
+    }
     assert "report.html" in out
 
 
@@ -336,6 +343,49 @@ def test_tensorboard_touches_no_run_of_another_and_forgets_what_is_run_again(pus
     assert [event.step for event in events.Scalars("test/accuracy")] == [2]
 
 
+def test_run_prints_its_records_as_json(pushsum, tmp_path):
+    code, out, err = pushsum("run", *TINY, "--into", str(tmp_path), "--json")
+    assert code == 0
+    assert out == (tmp_path / "records.jsonl").read_text()
+    assert "accuracy" in err
+    plan = json.loads(pushsum("run", *TINY, "--dry-run", "--json")[1])
+    assert (plan["steps"], plan["config"]["steps"]) == (2, 2)
+
+
+def test_sweep_plans_trials_as_text_and_as_json(pushsum):
+    words = ["sweep", "algorithm.name=SGP,MSGP", "--tune", "algorithm.lr=0.1,1", "--dry-run"]
+    assert pushsum(*words)[1] == "SGP\nMSGP\n2 cells, after 4 trials\n"
+    found = json.loads(pushsum(*words, "--json")[1])
+    assert [cell["name"] for cell in found] == [
+        "SGP_0.1", "SGP_1", "MSGP_0.1", "MSGP_1", "SGP", "MSGP"
+    ]  # fmt: skip
+    assert found[1]["config"]["algorithm"]["lr"] == 1
+    assert found[-1]["tune"] == {"algorithm.lr": [0.1, 1]}
+
+
+def test_a_sweep_tells_what_was_chosen(pushsum, tmp_path):
+    words = [*TINY, "algorithm.name=SGP,MSGP", "--into", str(tmp_path)]
+    code, out, err = pushsum("sweep", *words, "--tune", "algorithm.lr=0.01,0.1")
+    assert code == 0
+    chosen = json.loads((tmp_path / "MSGP" / "meta.json").read_text())["tune"]["chosen"]
+    assert f"MSGP: algorithm.lr={chosen} (validation 0.01: 0." in out
+    assert "the best value lies at the end of what was tried" in err
+    assert "share algorithm.lr" not in err
+
+
+def test_a_shell_completes_commands():
+    asked = {"_PUSHSUM_COMPLETE": "complete_bash", "COMP_WORDS": "pushsum sw", "COMP_CWORD": "1"}
+    command = [sys.executable, "-m", "pushsum"]
+    answer = subprocess.run(
+        command, env={**os.environ, **asked}, capture_output=True, text=True, check=True
+    )
+    assert answer.stdout.split() == ["sweep"]
+
+
+def test_a_loss_that_is_large_is_short():
+    assert [cli.common.decimal(loss) for loss in (2.30258, 1.2345e31)] == ["2.3026", "1.2e31"]
+
+
 def test_a_finished_run_can_be_made_longer_and_nothing_else(pushsum, tmp_path):
     into = ["--into", str(tmp_path)]
     assert pushsum("run", *TINY, *into)[0] == 0
@@ -357,7 +407,10 @@ def test_weights_that_cannot_do_what_they_are_for_are_pointed_out(pushsum):
             "algorithm.weighting=moreau:k=0.1,v=0.1",
             "topology.name=ring",
         ): "moreau(k=0.1, v=0.1) on ring(6): 100 % of the links are one-way",
-        ("algorithm.name=SGAP",): "on exponential(6): every node has one receiver at a time",
+        (
+            "algorithm.name=SGAP",
+            "algorithm.weighting=far-first",
+        ): "on exponential(6): every node has one receiver at a time",
         ("algorithm.name=SGP", "algorithm.weighting=lazy:c=0.5"): "has no effect with SGP",
         ("algorithm.name=SGAP", "topology.name=divide"): "",
         ("topology.name=ring",): "",
@@ -529,6 +582,8 @@ def test_a_sweep_through_submitit(pushsum, tmp_path):
     ("module", "words", "extra"),
     [
         ("torch.utils.tensorboard", ["run", "--tensorboard"], "tensorboard"),
+        ("wandb", ["run", "--log", "wandb"], "wandb"),
+        ("mlflow", ["run", "--log", "mlflow"], "mlflow"),
         ("submitit", ["sweep", "--slurm", "timeout_min=5"], "slurm"),
     ],
 )
@@ -536,7 +591,7 @@ def test_extras_are_installed_from_the_clone(module, words, extra, pushsum, tmp_
     monkeypatch.setitem(sys.modules, module, None)
     code, _, err = pushsum(*words, *TINY, "--into", str(tmp_path / "a"))
     assert code == 2
-    assert f"--{extra} needs the extra: pip install -c constraints.txt '.[{extra}]'" in err
+    assert f"{extra} needs the extra: pip install -c constraints.txt '.[{extra}]'" in err
 
 
 def test_run_and_sweep_by_hand(pushsum, tmp_path):

@@ -6,7 +6,7 @@ import shutil
 import pytest
 import yaml
 
-from pushsum import config, sweep, training
+from pushsum import config, methods, sweep, training
 from pushsum.experiment import Experiment
 
 
@@ -61,6 +61,35 @@ def test_mistakes_are_one_line_that_names_the_value(override, message):
     text = refusal(override)
     assert message in text
     assert "\n" not in text
+
+
+def test_names_have_one_spelling_whatever_their_case():
+    words = ("algorithm.name=msgap", "topology.name=Divide", "model.name=ResNet18")
+    words += (
+        "data.name=CIFAR-10",
+        "algorithm.optimizer=adamw",
+        "algorithm.weighting=FAR_FIRST:c=2",
+    )
+    found = config.read(None, words).values
+    assert {key: found[key] for key in (word.partition("=")[0] for word in words)} == {
+        "algorithm.name": "MSGAP",
+        "topology.name": "divide",
+        "model.name": "resnet18",
+        "data.name": "cifar10",
+        "algorithm.optimizer": "AdamW",
+        "algorithm.weighting": "far-first:c=2",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "weighting"),
+    [("SGAP", "moreau(k=1, v=0.1)"), ("MSGAP", "moreau(k=1, v=0.1)"), ("QGM", "uniform")],
+)
+def test_methods_have_the_weights_of_their_papers_unless_told(name, weighting):
+    built = Experiment(config.read(None, [f"algorithm.name={name}", "topology.name=full"]))
+    assert built.meta()["weighting"] == weighting
+    options = {"momentum": 0.5} if methods.takes(name, "momentum") else {}
+    assert methods.find(name).function(lr=0.1, **options).weighting.name == weighting
 
 
 def test_what_would_be_ignored_is_refused():
@@ -153,12 +182,12 @@ def test_sweeps_are_grids_of_cells(tmp_path):
     with pytest.raises(ValueError, match="neither a file nor a recipe"):
         sweep.read("nowhere")
     chosen = sweep.read("digits", ["algorithm.name=SGAP,SGP", "topology.name=full"])
-    assert [c.name for c in chosen] == ["SGP", "SGAP_moreau-k=1,v=0.1"]
+    assert [c.name for c in chosen] == ["SGP_0.25", "SGAP_0.25_moreau-k=1,v=0.1"]
     with pytest.raises(ValueError, match="no cell of the recipe has that value"):
         sweep.read("digits", ["algorithm.name=SGD"])
     path = tmp_path / "r.yaml"
     path.write_text("sweep: {cell: 1}")
-    with pytest.raises(ValueError, match="the section sweep holds `cells` and `grid` only"):
+    with pytest.raises(ValueError, match="the section sweep holds `cells`, `grid` and `tune` only"):
         sweep.read(str(path))
 
 

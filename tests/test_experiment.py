@@ -197,7 +197,7 @@ def test_a_whole_run_takes_no_more_than_eight_arrays(tmp_path, monkeypatch):
     for part in (simulator, mixing):  # blocks that are small beside the arrays, as in large models
         monkeypatch.setattr(part, "BLOCK", 2**14)
     words = ["model.hidden=[700,600]", "batch=2", "evaluation.batch=50", "evaluation.nodes=false"]
-    built = build(*words, "algorithm.name=SGAP", "steps=3")
+    built = build(*words, "algorithm.name=SGAP", "algorithm.weighting=uniform", "steps=3")
     with Live() as live:
         run(built, tmp_path)
     assert live.peak / (4 * built.n * built.layout.d) <= 8

@@ -30,10 +30,21 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
-from pushsum import faults, files, methods, own_code, pretrained, topology, weighting
+from pushsum import (
+    faults,
+    files,
+    methods,
+    models,
+    optimizers,
+    own_code,
+    pretrained,
+    topology,
+    weighting,
+)
 from pushsum.batchnorm import BatchNormPolicy
+from pushsum.data.sources import SPECS
 from pushsum.engines.gradients import Strategy
-from pushsum.names import flat, nearest, one_line
+from pushsum.names import canonical, flat, nearest, one_line
 from pushsum.reading import MOST_BYTES, MOST_DEPTH, yaml_value
 
 MOST_SHOWN = 200  #: characters of a value or a key in a message
@@ -78,13 +89,15 @@ class Data(_Section):
     """where prepared data sets lie; null: your cache"""
     augment: bool = False
     """random crops and flips of the training images"""
+    validation: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """the fraction of every node's training samples that nobody trains on: to choose by"""
 
     @field_validator("name")
     @classmethod
     def _wherever_a_run_goes_on(cls, name: str) -> str:
         if name.endswith((".npz", ".csv")):
             return str(Path(name).expanduser().absolute())
-        return own_code.spelled(name)
+        return own_code.spelled(name) if own_code.is_named(name) else canonical(name, SPECS)
 
 
 class Split(_Section):
@@ -126,7 +139,7 @@ class Model(_Section):
     @field_validator("name")
     @classmethod
     def _one_spelling(cls, name: str) -> str:
-        return own_code.spelled(name)
+        return own_code.spelled(name) if own_code.is_named(name) else canonical(name, models.NAMES)
 
     @model_validator(mode="after")
     def _options_of_ours(self) -> "Model":
@@ -178,9 +191,10 @@ class Algorithm(_Section):
     """of MSGP, MSGAP, QGM and AllReduce, where no optimizer is named"""
     every: Count = 1
     """local moves per exchange: with 4, three of four steps send nothing"""
-    weighting: str = "far-first:c=1,v=0.1"
-    """of (M)SGAP and QGM: uniform, lazy:c=0.5, moreau:k=1,v=0.1 (the paper's),
-    scale-free-moreau:c=1,v=0.1, far-first:c=1,v=0.1, or your own, FILE.py:function"""
+    weighting: str = methods.MOREAU
+    """of (M)SGAP, the paper's by default, and QGM, there uniform by default: uniform, lazy:c=0.5,
+    moreau:k=1,v=0.1, scale-free-moreau:c=1,v=0.1, far-first:c=1,v=0.1, or your own,
+    FILE.py:function"""
     schedule: Schedule = Schedule()
     optimizer: str | None = None
     """a class of torch.optim that makes the perturbation, instead of (momentum) SGD"""
@@ -198,6 +212,17 @@ class Algorithm(_Section):
     @classmethod
     def _one_spelling(cls, text: str) -> str:
         return weighting.spelled(text)
+
+    @field_validator("optimizer")
+    @classmethod
+    def _as_torch_has_it(cls, name: str | None) -> str | None:
+        return None if name is None else canonical(name, optimizers.kinds())
+
+    @model_validator(mode="after")
+    def _weighs_as_the_method_does(self) -> "Algorithm":
+        if "weighting" not in self.model_fields_set:
+            object.__setattr__(self, "weighting", methods.find(self.name).weighting)
+        return self
 
     @model_validator(mode="after")
     def _goes_together(self) -> "Algorithm":
@@ -413,6 +438,12 @@ class Config(_Section):
     def _one_spelling(cls, loss: str | None) -> str | None:
         return None if loss is None else own_code.spelled(loss)
 
+    def changed(self, key: str, value: Any) -> "Config":
+        """With another value of one dotted key."""
+        content = self.model_dump(mode="json")
+        set_value(content, key, value)
+        return parse(content, [*self._trusted, value])
+
     @model_validator(mode="after")
     def _restarts_have_a_time(self) -> "Config":
         if self.published.restart and not self.algorithm.schedule.milestones:
@@ -526,7 +557,7 @@ def warnings(config: Config) -> list[str]:
         with suppress(ValueError):  # what is wrong with a run is said when it is built
             graphs = topology.parse(place.name, place.nodes)
             found += weighting.warnings(weighting.parse(algorithm.weighting), graphs)
-    elif algorithm.weighting not in ("uniform", Algorithm().weighting):
+    elif algorithm.weighting != "uniform":
         found.append(
             f"algorithm.weighting = {algorithm.weighting} has no effect with {algorithm.name}: "
             f"take one of {', '.join(methods.ADAPTIVE)}"

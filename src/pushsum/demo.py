@@ -16,13 +16,14 @@ from pushsum.algorithms import Algorithm
 from pushsum.drawing import Panel, Series, chart_svg
 from pushsum.drawing.svg import PALETTE
 from pushsum.engines.simulator import iterate
-from pushsum.methods import NAMES
+from pushsum.methods import MOREAU, NAMES
 from pushsum.problems import quadratic
 from pushsum.randomness import stream
 from pushsum.topology import Topology
 
 NODES, DIMENSIONS = 6, 20
-LR, MOMENTUM, WEIGHTING = 0.05, 0.8, weighting.moreau(k=0.1, v=0.1)
+LR, MOMENTUM, WEIGHTING = 0.05, 0.8, weighting.parse(MOREAU)
+MOMENTUM_LR = LR * (1 - MOMENTUM)  #: with which momentum SGD moves as far in the long run
 
 _BOUND = "Theorem 1 for SGAP"
 _ROUNDING = 1e-12  #: distances below are rounding, and not the same on every processor
@@ -35,7 +36,7 @@ class Outcome:
     """One run, beside what theory says of it.
 
     Attributes:
-        topology, algorithm: what ran.
+        topology, algorithm, weighting: what ran.
         gap: f(mean of x) - f* at the end; NaN for pure consensus, which has no objective.
         worst: max_i f(y_i) - f*, the same for the node that is worst off.
         distances: max_i ||y_i - mean of x||_1, the largest of the last 8 steps.
@@ -46,6 +47,7 @@ class Outcome:
 
     topology: str
     algorithm: str
+    weighting: str
     gap: float
     worst: float
     distances: list[float]
@@ -68,9 +70,9 @@ def methods() -> list[tuple[str, Algorithm, bool]]:
     consensus = algorithms.sgap(LR, WEIGHTING)
     named = [
         algorithms.sgp(LR),
-        algorithms.msgp(LR, MOMENTUM),
+        algorithms.msgp(MOMENTUM_LR, MOMENTUM),
         algorithms.sgap(LR, WEIGHTING),
-        algorithms.msgap(LR, MOMENTUM, WEIGHTING),
+        algorithms.msgap(MOMENTUM_LR, MOMENTUM, WEIGHTING),
         algorithms.s_addopt(LR),
     ]
     return [("consensus", consensus, False), *((a.name, a, True) for a in named)]
@@ -92,6 +94,7 @@ def run(progress: Callable[[str, str], Any], steps: int, seed: int) -> Iterator[
             yield Outcome(
                 where,
                 label,
+                algorithm.weighting.name,
                 float(problem.value(last.average)) if descends else nan,
                 float(problem.value(last.y).max()) if descends else nan,
                 _recent_largest([theory.consensus(r.x, r.a, r.y).largest for r in records]),

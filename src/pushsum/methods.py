@@ -6,8 +6,9 @@ from importlib import import_module
 from inspect import Parameter, signature
 from typing import Any
 
-from pushsum import own_code
-from pushsum.names import unknown
+from pushsum import names, own_code
+
+MOREAU = "moreau:k=1,v=0.1"  #: the paper's weights
 
 
 @dataclass(frozen=True)
@@ -19,12 +20,14 @@ class Method:
         about: one line for tables.
         adaptive: whether it takes a weighting.
         momentum: whether it takes momentum.
+        weighting: what it has if none is named.
     """
 
     make: str
     about: str = ""
     adaptive: bool = False
     momentum: bool = False
+    weighting: str = "uniform"
 
     @property
     def function(self) -> Callable[..., Any]:
@@ -51,8 +54,12 @@ class Method:
 METHODS: dict[str, Method] = {
     "SGP": Method("algorithms:sgp", "stochastic gradient push"),
     "MSGP": Method("algorithms:msgp", "SGP with momentum", momentum=True),
-    "SGAP": Method("algorithms:sgap", "the paper's: SGP with adaptive weights", adaptive=True),
-    "MSGAP": Method("algorithms:msgap", "SGAP with momentum", adaptive=True, momentum=True),
+    "SGAP": Method(
+        "algorithms:sgap", "the paper's: SGP with adaptive weights", adaptive=True, weighting=MOREAU
+    ),
+    "MSGAP": Method(
+        "algorithms:msgap", "SGAP with momentum", adaptive=True, momentum=True, weighting=MOREAU
+    ),
     "S-ADDOPT": Method(
         "algorithms:s_addopt", "gradient tracking over Push-SUM, which sends two vectors"
     ),
@@ -88,14 +95,10 @@ def canonical(name: str) -> str:
     """
     if own_code.is_named(name):
         return own_code.spelled(name)
-    known = {_letters(key): key for key in METHODS}
-    if _letters(name) not in known:
-        raise ValueError(f"{unknown('algorithm', name, METHODS)}, or FILE.py:function")
-    return known[_letters(name)]
-
-
-def _letters(name: str) -> str:
-    return "".join(filter(str.isalnum, name)).lower()
+    found = names.canonical(name, METHODS)
+    if found not in METHODS:
+        raise ValueError(f"{names.unknown('algorithm', name, METHODS)}, or FILE.py:function")
+    return found
 
 
 def find(name: str) -> Method:

@@ -22,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from pushsum.batchnorm import FrozenBatchNorm2d
-from pushsum.names import unknown
+from pushsum.names import canonical, unknown
 from pushsum.networks import NETWORKS
 
 Norm = Literal["batch", "frozen", "group"]
@@ -82,6 +82,7 @@ def build(
     >>> sum(p.numel() for p in model.parameters())
     78042
     """
+    name = canonical(name, NAMES)
     if name not in NAMES:
         raise ValueError(unknown("model", name, NAMES))
     given = {"width": width, "blocks": blocks, "norm": norm, "stem": stem, "hidden": hidden}

@@ -19,6 +19,19 @@ def nearest(name: str, choices: Iterable[str]) -> str | None:
     return known[close[0]] if close else None
 
 
+def canonical(name: str, choices: Iterable[str]) -> str:
+    """A name as the choices have it, whatever its case and dashes; others stay as they are.
+
+    >>> [canonical(name, ["cifar10", "S-ADDOPT"]) for name in ("CIFAR-10", "s_addopt", "mine.npz")]
+    ['cifar10', 'S-ADDOPT', 'mine.npz']
+    """
+    return {_letters(choice): choice for choice in choices}.get(_letters(name), name)
+
+
+def _letters(name: str) -> str:
+    return "".join(filter(str.isalnum, name)).lower()
+
+
 def unknown(kind: str, name: object, choices: Iterable[str]) -> str:
     """The message about a name that is not among the choices.
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from pushsum import checks
-from pushsum.names import nearest, one_line
+from pushsum.names import canonical, nearest, one_line
 
 Rate = float | Callable[[int], float]  #: a step size, or a schedule t -> step size
 #: Makes an optimizer of parameters, e.g. functools.partial(torch.optim.AdamW, lr=1e-3).
@@ -130,18 +130,24 @@ class Kept(NamedTuple):
 
 def optimizer_maker(name: str, lr: float, options: Mapping[str, Any]) -> Make:
     """The torch.optim class of that name, with its options."""
-    kinds: dict[str, Any] = {
-        known: kind
-        for known, kind in vars(torch.optim).items()
-        if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)
-    }
-    if name not in kinds:
-        close = nearest(name, kinds.keys() - REFUSED.keys() - {"Optimizer"})
+    known = kinds()
+    name = canonical(name, known)
+    if name not in known:
+        close = nearest(name, known.keys() - REFUSED.keys() - {"Optimizer"})
         hint = f" (did you mean {close}?)" if close else ""
         raise ValueError(
             f"algorithm.optimizer = {name!r}: torch.optim has no optimizer of that name{hint}"
         )
-    return lambda parameters: kinds[name](parameters, lr=lr, **options)
+    return lambda parameters: known[name](parameters, lr=lr, **options)
+
+
+def kinds() -> dict[str, Any]:
+    """The optimizers of torch.optim by their names."""
+    return {
+        name: kind
+        for name, kind in vars(torch.optim).items()
+        if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)
+    }
 
 
 def as_maker(optimizer: Any) -> Make:

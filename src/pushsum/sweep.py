@@ -9,6 +9,13 @@ A recipe is a configuration with a section `sweep`:
 Every cell is tried with every combination of the grid, whose last key changes fastest. An override
 of a key in which the cells differ chooses among them; any other changes the grid, or all cells.
 `sweep: NAME` takes the section of a recipe that comes with the package.
+
+    sweep:
+      tune: {algorithm.lr: [0.01, 0.03, 0.1]}
+
+tries every value with the first seed of every cell, and runs all of its seeds with the one that is
+best on samples that nobody trains on (`data.validation`). Methods compare by what each of them can
+do, not by which of them likes a step size that all share.
 """
 
 import itertools
@@ -19,7 +26,7 @@ import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from importlib.resources import files as packaged
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -34,10 +41,13 @@ from pushsum.engines.gradients import Strategy
 from pushsum.engines.parent import ask_to_end, end_with_parent, interrupts_held_back
 from pushsum.engines.runtime import OneProcess
 from pushsum.experiment import Experiment
+from pushsum.methods import MOMENTUM
 from pushsum.names import counted, one_line
 from pushsum.reading import MOST_META, json_value, yaml_value
 
 MOST_CELLS = 10_000  #: of a sweep
+TRIALS = ".tune"  #: below a sweep's directory; reports pass it over
+HELD_OUT = 0.1  #: the part of the training data to choose by, unless `data.validation` says another
 
 Progress = Callable[["Cell", str], None]  #: (cell, 'started' | 'skipped' | 'finished' | reason)
 Within = Callable[["Cell", int, int], None]  #: (cell, step, steps)
@@ -49,6 +59,16 @@ class Cell:
 
     name: str  #: also the name of its directory
     config: Config
+    tune: "Tune | None" = None  #: what is chosen before it runs
+    notes: Mapping[str, Any] = field(default_factory=dict)  #: what its meta.json says besides
+
+
+@dataclass(frozen=True)
+class Tune:
+    """A key of the configuration, and the values to choose among."""
+
+    key: str
+    values: tuple[Any, ...]
 
 
 def recipes() -> list[str]:
@@ -59,10 +79,16 @@ def recipes() -> list[str]:
     )
 
 
-def read(source: str | None, overrides: Sequence[str] = (), trust: bool = False) -> list[Cell]:
+def read(
+    source: str | None,
+    overrides: Sequence[str] = (),
+    trust: bool = False,
+    tune: str | None = None,
+) -> list[Cell]:
     """The cells of a recipe (by name or path) with overrides; `key=a,b,c` adds to the grid.
 
     What the overrides name as `FILE.py:name` may be run; what the recipe names only with `trust`.
+    `tune`, also `key=a,b,c`, is what each cell chooses for itself; see `Tune`.
     """
     content, typed = _content(source), list[Any]()
     plan = content.pop("sweep", None) or {}
@@ -70,35 +96,60 @@ def read(source: str | None, overrides: Sequence[str] = (), trust: bool = False)
         if plan not in recipes():
             raise ValueError(f"sweep: {one_line(plan)} is not a recipe ({', '.join(recipes())})")
         plan = _content(plan).get("sweep") or {}
-    cells, grid = _plan(source, plan)
+    cells, grid, tuned = _plan(source, plan)
+    if tune is not None:
+        tuned = Tune(*_values("--tune", tune))
+    if tuned is not None:  # what a recipe's cells have is replaced
+        grid.pop(tuned.key, None)
+        cells = [{key: cell[key] for key in cell if key != tuned.key} for cell in cells]
     for override in overrides:
-        key, equals, text = override.partition("=")
-        if not equals:
-            raise ValueError(f"override {override!r}: write key=value, or key=a,b,c for a grid")
-        try:
-            values = [yaml_value(value) for value in alternatives(text)]
-        except ValueError as error:
-            raise ValueError(f"override {override!r}: {error}") from None
+        key, values = _values("override", override)
+        if tuned is not None and key == tuned.key:
+            raise ValueError(f"override {override!r}: {key} is tuned: leave one of the two out")
         typed += values
         if any(key in cell for cell in cells):  # what the cells differ in is chosen, not changed
-            cells = [cell for cell in cells if cell.get(key) in values]
+            wanted = {str(value).lower() for value in values}
+            cells = [cell for cell in cells if str(cell.get(key)).lower() in wanted]
             if not cells:
                 raise ValueError(f"override {override!r}: no cell of the recipe has that value")
         else:
-            grid[key] = values
-    return list(_cells(content, cells, grid, trust or typed))
+            grid[key] = list(values)
+    found = list(_cells(content, cells, grid, trust or typed, tuned))
+    if tuned is not None and any(cell.config.data.validation == 0 for cell in found):
+        raise ValueError("data.validation = 0: tuning needs samples to choose by: leave it out")
+    return found
 
 
-def _plan(source: str | None, plan: Any) -> tuple[list[dict[str, Any]], dict[str, list[Any]]]:
-    """The cells and the grid of a section `sweep`."""
-    if not isinstance(plan, dict) or plan.keys() - {"cells", "grid"}:
-        raise ValueError(f"{source}: the section sweep holds `cells` and `grid` only")
+def _values(what: str, text: str) -> tuple[str, tuple[Any, ...]]:
+    """`key=a,b,c` -> the key and its values."""
+    key, equals, values = text.partition("=")
+    if not equals:
+        raise ValueError(f"{what} {text!r}: write key=value, or key=a,b,c for a grid")
+    try:
+        return key, tuple(yaml_value(value) for value in alternatives(values))
+    except ValueError as error:
+        raise ValueError(f"{what} {text!r}: {error}") from None
+
+
+def _plan(
+    source: str | None, plan: Any
+) -> tuple[list[dict[str, Any]], dict[str, list[Any]], Tune | None]:
+    """The cells, the grid and what is tuned of a section `sweep`."""
+    if not isinstance(plan, dict) or plan.keys() - {"cells", "grid", "tune"}:
+        raise ValueError(f"{source}: the section sweep holds `cells`, `grid` and `tune` only")
     cells, grid = plan.get("cells") or [{}], plan.get("grid") or {}
     if not (isinstance(cells, list) and all(_keyed(cell) for cell in cells)):
         raise ValueError(f"{source}: sweep.cells is a list such as [{{algorithm.name: SGP}}]")
     if not (_keyed(grid) and all(isinstance(values, list) for values in grid.values())):
         raise ValueError(f"{source}: sweep.grid holds a list for every key, such as seed: [0, 1]")
-    return list(cells), dict(grid)
+    tune = plan.get("tune") or {}
+    lists = _keyed(tune) and all(isinstance(values, list) and values for values in tune.values())
+    if not lists or len(tune) > 1:
+        raise ValueError(
+            f"{source}: sweep.tune holds a list for one key, such as algorithm.lr: [0.01, 0.1]"
+        )
+    chosen = [Tune(key, tuple(values)) for key, values in tune.items()]
+    return list(cells), dict(grid), chosen[0] if chosen else None
 
 
 def _keyed(section: Any) -> bool:
@@ -121,6 +172,7 @@ def _cells(
     cells: Sequence[Mapping[str, Any]],
     grid: Mapping[str, Sequence[Any]],
     trust: bool | Sequence[Any],
+    tune: Tune | None,
 ) -> Iterator[Cell]:
     count = len(cells) * math.prod(map(len, grid.values()))
     if count > MOST_CELLS:
@@ -132,12 +184,124 @@ def _cells(
             whole = deepcopy(content)
             for key, value in chosen.items():
                 set_value(whole, key, value)
+            if tune is not None:
+                set_value(whole, tune.key, tune.values[0])
+                held_out = whole.setdefault("data", {})
+                if isinstance(held_out, dict):  # what else it may be is refused below
+                    held_out.setdefault("validation", HELD_OUT)
             told = [key for key in chosen if key in cell or len(grid[key]) > 1]
             name = "_".join(_word(key, chosen[key]) for key in told) or "run"
             if name in names:
                 raise ValueError(f"two cells of the sweep are called {name}")
             names.add(name)
-            yield Cell(name, parse(whole, trust))
+            yield Cell(name, parse(whole, trust), tune)
+
+
+# --------------------------------------------------------------------------- tuning
+
+
+def trials(cells: Sequence[Cell]) -> list[Cell]:
+    """What is tried before the cells run: each value, with the first seed of cells that differ in
+    their seeds only."""
+    return [trial for first, _ in _by_first_seed(cells) for trial in _trials(first)]
+
+
+def tuned(cells: Sequence[Cell], into: Path) -> Iterator[Cell | str]:
+    """The cells with what the finished trials have chosen; the reason instead, if they have not."""
+    best: dict[str, Cell | str] = {}
+    for first, members in _by_first_seed(cells):
+        chosen = _choice(first, into)
+        for cell in members:
+            best[cell.name] = chosen if isinstance(chosen, str) else _as_chosen(cell, *chosen)
+    return (best.get(cell.name, cell) for cell in cells)
+
+
+def _by_first_seed(cells: Sequence[Cell]) -> Iterator[tuple[Cell, list[Cell]]]:
+    """(the first, all) of cells that are tuned and differ in their seeds only."""
+    groups: dict[str, list[Cell]] = {}
+    for cell in cells:
+        if cell.tune is not None:
+            alike = cell.config.model_copy(update={"seed": 0})
+            groups.setdefault(alike.model_dump_json(), []).append(cell)
+    return ((members[0], members) for members in groups.values())
+
+
+def _trials(cell: Cell) -> list[Cell]:
+    assert cell.tune is not None
+    key = cell.tune.key
+    return [
+        Cell(f"{cell.name}_{_word(key, value)}", cell.config.changed(key, value))
+        for value in cell.tune.values
+    ]
+
+
+def _choice(cell: Cell, into: Path) -> tuple[dict[str, Any], Config] | str:
+    """What a cell's trials say: what to note, and the configuration of the best; or why nothing."""
+    assert cell.tune is not None
+    tried: list[tuple[Any, dict[str, float] | None]] = []
+    for value, trial in zip(cell.tune.values, _trials(cell), strict=True):
+        directory = into / TRIALS / trial.name
+        if not _finished(directory) and not _diverged(directory):
+            return f"{cell.tune.key}={value} was not tried to the end"
+        tried.append(
+            (value, training.last_record(directory)["validation"] if _finished(directory) else None)
+        )
+    found = [validation for _, validation in tried if validation is not None]
+    if not found:
+        return (
+            f"no value of {cell.tune.key} that was tried ends in finite numbers: try smaller ones"
+        )
+    measure = "accuracy" if "accuracy" in found[0] else "loss"
+
+    def worth(position: int) -> tuple[float, float]:
+        v = tried[position][1]
+        if v is None or v["loss"] is None:
+            return -math.inf, -math.inf
+        return (v["accuracy"], -v["loss"]) if measure == "accuracy" else (-v["loss"], 0.0)
+
+    best = max(range(len(tried)), key=worth)  # the first of equals
+    note = {
+        "key": cell.tune.key,
+        "tried": [[value, None if v is None else v[measure]] for value, v in tried],
+        "measure": measure,
+        "chosen": tried[best][0],
+        "seed": cell.config.seed,
+    }
+    stored = _stored(into / TRIALS / _trials(cell)[best].name)
+    assert stored is not None
+    return note, stored
+
+
+def _as_chosen(cell: Cell, note: dict[str, Any], best: Config) -> Cell:
+    """A cell with what was chosen; gradients computed as in the trial, for they may round."""
+    config = cell.config.changed(note["key"], note["chosen"])
+    if config.gradients == "auto":
+        config = config.model_copy(update={"gradients": best.gradients})
+    return Cell(cell.name, config, notes={"tune": note})
+
+
+def warnings(cells: Sequence[Cell]) -> list[str]:
+    """What is allowed in a comparison, but probably not meant."""
+    farthest: dict[float, dict[float, str]] = {}  # step size -> momentum -> a method
+    for cell in cells:
+        c = cell.config.algorithm
+        if cell.tune is None and c.optimizer is None:
+            momentum = c.momentum if c.name in MOMENTUM else 0.0
+            farthest.setdefault(c.lr, {}).setdefault(momentum, c.name)
+    found = []
+    for lr, methods in farthest.items():
+        low, high = min(methods), max(methods)
+        if low != high:
+            times = (1 - low) / (1 - high)
+            found.append(
+                f"{methods[low]} and {methods[high]} share algorithm.lr={lr:g}, and momentum "
+                f"{high:g} moves {times:.3g} times as far: give {methods[high]} {lr / times:.3g}, "
+                "or each its own by --tune algorithm.lr=A,B,C"
+            )
+    return found
+
+
+# --------------------------------------------------------------------------- running
 
 
 def run(
@@ -159,11 +323,34 @@ def run(
 
     `gradients: auto` is measured once for all cells that compute alike, except by Slurm's, whose
     machines are others: name a strategy there.
+
+    What is tuned is tried first; the trials stay in `TRIALS` below the directory.
     """
+    if tries := trials(cells):
+        _run(tries, into / TRIALS, jobs, progress, slurm, within, trial=True)
+    ready, failed = [], []
+    for cell, chosen in zip(cells, tuned(cells, into), strict=True):
+        if isinstance(chosen, str):
+            progress(cell, chosen)
+            failed.append(cell.name)
+        else:
+            ready.append(chosen)
+    return failed + _run(ready, into, jobs, progress, slurm, within)
+
+
+def _run(
+    cells: Sequence[Cell],
+    into: Path,
+    jobs: int,
+    progress: Progress,
+    slurm: Mapping[str, Any] | None,
+    within: Within,
+    trial: bool = False,
+) -> list[str]:
     _refuse_others(cells, into)
     waiting, failed = [], []
     for cell in cells if slurm is not None else _settled(cells, into, jobs):
-        if _finished(into / cell.name):
+        if _finished(into / cell.name) or (trial and _diverged(into / cell.name)):
             progress(cell, "skipped")
         else:
             waiting.append(cell)
@@ -263,7 +450,7 @@ def run_cell(cell: Cell, directory: Path, within: Within = lambda cell, step, st
         def progress(step: int, record: object) -> None:
             within(cell, step, built.steps)
 
-        training.run(built, directory, progress, resume=None)
+        training.run(built, directory, progress, resume=None, notes=cell.notes)
     except training.Stopped as stopped:
         if multiprocessing.parent_process() is None:
             raise
@@ -314,7 +501,7 @@ def _settled(cells: Sequence[Cell], into: Path, jobs: int) -> Iterator[Cell]:
         if before is None and alike not in known:
             known[alike] = _measured(cell.config, jobs)
         strategy = known[alike] if before is None else before.gradients
-        yield Cell(cell.name, cell.config.model_copy(update={"gradients": strategy}))
+        yield replace(cell, config=cell.config.model_copy(update={"gradients": strategy}))
 
 
 def _alike(config: Config) -> str:
@@ -358,6 +545,7 @@ def _refuse_others(cells: Sequence[Cell], into: Path) -> None:
         f"{cell.name} has {found}"
         for cell in cells
         if (found := _difference(_stored(into / cell.name), cell.config))
+        or (found := _tuned_otherwise(into / cell.name, cell.notes))
     ]
     if others:
         raise ValueError(
@@ -383,11 +571,28 @@ def _difference(stored: Config | None, config: Config) -> str | None:
     )
 
 
+def _tuned_otherwise(directory: Path, notes: Mapping[str, Any]) -> str | None:
+    """Whether a cell has begun with a choice among other values."""
+    if not (directory / "meta.json").exists():
+        return None
+    alike = _meta(directory, "tune") == notes.get("tune")
+    return None if alike else "been tuned among other values, or not at all"
+
+
 def _finished(directory: Path) -> bool:
+    return bool(_meta(directory, "finished"))
+
+
+def _diverged(directory: Path) -> bool:
+    return bool(_meta(directory, "diverged"))
+
+
+def _meta(directory: Path, key: str) -> Any:
+    """What a run's meta.json says, None if nothing."""
     try:
-        return bool(json_value(files.content(directory / "meta.json", MOST_META))["finished"])
-    except (OSError, ValueError, TypeError, KeyError):
-        return False
+        return json_value(files.content(directory / "meta.json", MOST_META)).get(key)
+    except (OSError, ValueError, AttributeError):
+        return None
 
 
 def alternatives(text: str) -> list[str]:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from pushsum import checks, files, own_code
-from pushsum.names import unknown
+from pushsum.names import canonical, unknown
 from pushsum.randomness import uniforms
 
 Part = TypeVar("Part")
@@ -226,7 +226,7 @@ def parse(name: str, n: int, **options: Any) -> Topology:
     `FILE.py:function` is one of your own, made by function(n). A .csv or .txt file is a list of
     edges, `sender,receiver` in each line.
 
-    >>> parse("ring", 7)
+    >>> parse("Ring", 7)
     ring(7)
     """
     if own_code.is_named(name):
@@ -234,6 +234,7 @@ def parse(name: str, n: int, **options: Any) -> Topology:
         return as_topology(made(n) if callable(made) else made, n)
     if name.endswith((".csv", ".txt")):
         return from_edges(n, _edge_list(Path(name)))
+    name = spelled(name)
     if name not in MAKERS:
         raise ValueError(
             f"{unknown('topology', name, MAKERS)}, FILE.py:function, or a .csv or .txt of edges"
@@ -247,10 +248,10 @@ def is_file(name: str) -> bool:
 
 
 def spelled(name: str) -> str:
-    """The one way to write what `parse` reads: files from the root, the rest as it is."""
+    """The one way to write what `parse` reads, whatever its case; files from the root."""
     if name.endswith((".csv", ".txt")):
         return str(Path(name).expanduser().absolute())
-    return own_code.spelled(name)
+    return own_code.spelled(name) if own_code.is_named(name) else canonical(name, MAKERS)
 
 
 def _edge_list(file: Path) -> list[tuple[int, int]]:

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from pushsum import checks, own_code
-from pushsum.names import unknown
+from pushsum.names import canonical, unknown
 from pushsum.topology import Topology
 
 #: What a rule must know of the buffers: nothing, those of the nodes it sends to, or all.
@@ -353,9 +353,9 @@ def parse(text: str) -> Weighting:
 
 
 def spelled(text: str) -> str:
-    """The one way to write what `parse` reads, files from the root; the rest stays as it is.
+    """The one way to write what `parse` reads, whatever its case; files from the root.
 
-    >>> spelled("moreau(k=0.1, v=0.2)")
+    >>> spelled("Moreau(k=0.1, v=0.2)")
     'moreau:k=0.1,v=0.2'
     """
     if own_code.is_named(text):
@@ -365,7 +365,7 @@ def spelled(text: str) -> str:
         return text
     name, shown, written = match.groups()
     parameters = [part.strip() for part in (shown or written or "").split(",")]
-    return ":".join(filter(None, (name.replace("_", "-"), ",".join(filter(None, parameters)))))
+    return ":".join(filter(None, (canonical(name, RULES), ",".join(filter(None, parameters)))))
 
 
 def warnings(weighting: Weighting, graphs: Topology) -> list[str]:

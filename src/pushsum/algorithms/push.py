@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from pushsum.checks import is_number
+from pushsum.methods import MOREAU
 from pushsum.optimizers import Rate, check_momentum, momentum_sgd, sgd
 from pushsum.protocol import Algorithm, Got, Gradient, Sent, State, Step, corrected
 from pushsum.weighting import Matrix, Weighting, as_weighting
@@ -13,14 +14,16 @@ from pushsum.weighting import Matrix, Weighting, as_weighting
 Weights = str | Weighting | Matrix
 
 
-def sgap(lr: Rate, weighting: Weights) -> Algorithm:
+def sgap(lr: Rate, weighting: Weights = MOREAU) -> Algorithm:
     """Stochastic gradient with Adaptive Weighting Push-SUM (Algorithm 2).
 
         epsilon_i^(t-1) = -lr g_i^(t-1)
 
     >>> import pushsum as ps
     >>> targets = torch.tensor([[0.0], [1.0], [5.0]])
-    >>> algorithm = sgap(0.1, ps.weighting.moreau(k=0.1, v=0.1))
+    >>> algorithm = sgap(0.1)
+    >>> algorithm.weighting  # the paper's, unless another is named
+    moreau(k=1, v=0.1)
     >>> *_, last = ps.iterate(algorithm, ps.topology.ring(3), lambda y, t: y - targets,
     ...                       torch.zeros(3, 1), steps=200)
     >>> round(last.average.item(), 3)
@@ -38,7 +41,7 @@ def sgp(lr: Rate) -> Algorithm:
     return Algorithm("SGP", sgd(lr))
 
 
-def msgap(lr: Rate, momentum: float, weighting: Weights) -> Algorithm:
+def msgap(lr: Rate, momentum: float, weighting: Weights = MOREAU) -> Algorithm:
     """Momentum SGD with Adaptive Weighting Push-SUM (Algorithm 2).
 
         m_i^(t) = momentum m_i^(t-1) + g_i^(t-1),   epsilon_i^(t-1) = -lr m_i^(t)
@@ -60,7 +63,7 @@ def msgp(lr: Rate, momentum: float) -> Algorithm:
     return Algorithm("MSGP", momentum_sgd(lr, momentum))
 
 
-def qgm(lr: Rate, momentum: float, weighting: Weights) -> Algorithm:
+def qgm(lr: Rate, momentum: float, weighting: Weights = "uniform") -> Algorithm:
     """Quasi-global momentum (Lin et al., 2021) over Push-SUM: momentum of where exchanges lead.
 
         epsilon_i^(t-1) = -lr (momentum m_i^(t-1) + g_i^(t-1))
@@ -71,7 +74,7 @@ def qgm(lr: Rate, momentum: float, weighting: Weights) -> Algorithm:
 
     >>> import pushsum as ps
     >>> targets = torch.tensor([[0.0], [1.0], [5.0]])
-    >>> algorithm = qgm(0.02, 0.8, ps.weighting.uniform())
+    >>> algorithm = qgm(0.02, 0.8)
     >>> *_, last = ps.iterate(algorithm, ps.topology.ring(3), lambda y, t: y - targets,
     ...                       torch.zeros(3, 1), steps=400)
     >>> round(last.average.item(), 3)

@@ -27,7 +27,6 @@ app = typer.Typer(
     name="pushsum",
     help="Decentralized learning over directed, time-varying networks.",
     epilog="Start with: pushsum demo",
-    add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -53,6 +52,8 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that knows ASCII only gets ? for ●
+    if "_PUSHSUM_COMPLETE" in os.environ:  # the shell asks what may follow
+        app(prog_name="pushsum")
     command = typer.main.get_command(app)
     try:
         # not app(): that ends an interrupt with an exit code, and no word

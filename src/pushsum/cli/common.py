@@ -30,6 +30,7 @@ Trust = Annotated[
     ),
 ]
 
+NARROWEST = 60  #: columns of a terminal for which tables are laid out
 EVERY = 30.0  #: seconds between two lines about progress, where there is no terminal
 
 
@@ -70,6 +71,15 @@ def big(log_value: float) -> str:
     return f"{math.exp(log_value):.1e}" if abs(exponent) < 300 else f"10^{exponent:.0f}"
 
 
+def decimal(value: float) -> str:
+    """Four decimals, or what is too large for them as 1.2e31.
+
+    >>> decimal(2.3026), decimal(1.2345e31)
+    ('2.3026', '1.2e31')
+    """
+    return f"{value:.4f}" if abs(value) < 1e6 else f"{value:.1e}".replace("e+", "e")
+
+
 def show(renderable: RenderableType, wrapped: bool = False) -> None:
     """Print a table or a drawing; a narrow terminal wraps it rather than losing digits.
 
@@ -80,7 +90,7 @@ def show(renderable: RenderableType, wrapped: bool = False) -> None:
 
     console = Console()
     if console.is_terminal:
-        Console(width=max(console.width, 80)).print(renderable)
+        Console(width=max(console.width, NARROWEST)).print(renderable)
         return
     text_width = console.width if "COLUMNS" in os.environ else 100
     console = Console(width=max(text_width, 80 if wrapped else 250))

@@ -46,9 +46,9 @@ def list_(
         ]
         typer.echo(json.dumps(rows, indent=2))
         return
-    table = Table()
+    table = Table(box=None, pad_edge=False)
     for heading in ("name", "what", "size", "licence", "ready"):
-        table.add_column(heading)
+        table.add_column(heading, no_wrap=heading == "name", overflow="fold")
     for e in entries:
         table.add_row(e.name, e.what, e.size, e.licence, "yes" if e.ready else "no")
     show(table)

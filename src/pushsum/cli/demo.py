@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pushsum.cli.common import big, integer, progress_bar, show
+from pushsum.cli.common import big, integer, progress_bar, say, show
+from pushsum.names import counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.table import Table
 
     from pushsum.demo import Outcome
 
@@ -62,13 +64,14 @@ def demo(
         show(_demo_table(outcomes, steps))
         broken = sum(o.violations for o in outcomes)
         checked = sum(len(o.log_bounds) for o in outcomes)
-        typer.echo(
-            "f(x̄) - f*: the objective at the average parameter; worst node: at the worst y_i;\n"
-            "distance: max_i ‖y_i - x̄‖₁, largest of the last 8 steps, beside Theorem 1's bound,\n"
-            f"which held in {checked - broken} of {checked} steps. Step size {runs.LR:g},\n"
-            f"momentum {runs.MOMENTUM:g}. SGAP, MSGAP and consensus (no gradients at all) have\n"
-            f"{runs.WEIGHTING} weights, which give less than the others' uniform ones, so\n"
-            "that nodes come together more slowly."
+        show(
+            "f(x̄) - f*: the objective at the average parameter; worst node: at the worst y_i; "
+            "distance: max_i ‖y_i - x̄‖₁, largest of the last 8 steps, beside Theorem 1's bound, "
+            f"which held in {checked - broken} of {checked} steps and does not cover S-ADDOPT. "
+            f"Step size {runs.LR:g}; momentum {runs.MOMENTUM:g} has {runs.MOMENTUM_LR:g}, which "
+            f"moves as far. moreau: {runs.WEIGHTING}, which gives less than uniform weights, so "
+            "that nodes come together more slowly. consensus: without gradients.",
+            wrapped=True,
         )
     save(runs.chart(outcomes), plot)
     if not as_json:
@@ -78,11 +81,12 @@ def demo(
         answer["digits"] = cells
         if not as_json:
             show(_digits_table(cells, epochs))
-            typer.echo(
-                f"SGAP and MSGAP have {_adaptive(cells)} weights. One seed on easy data\n"
-                "ranks nothing; README tells what was measured.\n"
-                f"Report: {into / 'report.html'}"
+            show(
+                f"lr: step size; moreau: {runs.WEIGHTING}. One seed on easy data ranks nothing; "
+                "README tells what was measured.",
+                wrapped=True,
             )
+            typer.echo(f"Report: {into / 'report.html'}")
     if as_json:
         typer.echo(json.dumps(answer, indent=2))
 
@@ -91,12 +95,12 @@ def _train(into: Path, epochs: int, seed: int) -> list[dict[str, Any]]:
     """The recipe `digits`: accuracy and loss of every cell."""
     from pushsum import report, sweep
     from pushsum.cli.sweep import run_cells
-    from pushsum.methods import ADAPTIVE
     from pushsum.training import last_record
+    from pushsum.weighting import parse
 
     cells = sweep.read("digits", [f"epochs={epochs}", f"seed={seed}"])
     runs = into / f"digits-{epochs}-epochs-seed-{seed}"
-    failed = run_cells(cells, runs, jobs=1, quiet=True)
+    failed = run_cells(cells, runs, jobs=1)
     if failed:
         raise ValueError(f"not finished: {', '.join(failed)}")
     report.write(runs, into)
@@ -104,31 +108,32 @@ def _train(into: Path, epochs: int, seed: int) -> list[dict[str, Any]]:
     for cell in cells:
         test = last_record(runs / cell.name)["test"]
         c = cell.config
-        about = {"algorithm": c.algorithm.name, "topology": c.topology.name}
-        if c.algorithm.name in ADAPTIVE:
-            about["weighting"] = c.algorithm.weighting
+        about = {
+            "algorithm": c.algorithm.name,
+            "topology": c.topology.name,
+            "weighting": str(parse(c.algorithm.weighting)),
+            "lr": c.algorithm.lr,
+        }
         rows.append({**about, **test})
     return rows
 
 
-def _adaptive(cells: list[dict[str, Any]]) -> str:
-    return next(str(cell["weighting"]) for cell in cells if "weighting" in cell)
-
-
 def _digits_table(cells: list[dict[str, Any]], epochs: int) -> RenderableType:
-    from rich.table import Table
-
-    title = f"Digits, labels 0-4 | 5-9; accuracy after {epochs} epochs"
-    table = Table(title=title, title_justify="left")
-    table.add_column("algorithm")
+    title = f"Digits, labels 0-4 | 5-9; accuracy in % after {counted(epochs, 'epoch')}"
+    table = _narrow_table(title, "algorithm", "weights")
+    table.add_column("lr", justify="right")
     topologies = list(dict.fromkeys(cell["topology"] for cell in cells))
     for topology in topologies:
         table.add_column(topology.capitalize(), justify="right")
-    for algorithm in dict.fromkeys(cell["algorithm"] for cell in cells):
+    for row in dict.fromkeys((cell["algorithm"], cell["weighting"], cell["lr"]) for cell in cells):
         accuracy = {
-            cell["topology"]: cell["accuracy"] for cell in cells if cell["algorithm"] == algorithm
+            cell["topology"]: cell["accuracy"]
+            for cell in cells
+            if (cell["algorithm"], cell["weighting"], cell["lr"]) == row
         }
-        table.add_row(algorithm, *(f"{100 * accuracy[t]:.1f} %" for t in topologies))
+        algorithm, weighting, lr = row
+        shown = (f"{100 * accuracy[t]:.1f}" for t in topologies)
+        table.add_row(algorithm, _kind(weighting), f"{lr:g}", *shown)
     return table
 
 
@@ -142,6 +147,8 @@ def _run_demo(steps: int, seed: int) -> list[Outcome]:
 
         def progress(where: str, label: str) -> None:
             bar.update(task, description=f"{label} on {where}")
+            if not bar.console.is_terminal and label == "consensus":  # the first of each
+                say(bar, f"quadratic on {where}")
 
         outcomes = []
         for outcome in runs.run(progress, steps, seed):
@@ -151,29 +158,38 @@ def _run_demo(steps: int, seed: int) -> list[Outcome]:
 
 
 def _demo_table(outcomes: list[Outcome], steps: int) -> RenderableType:
+    title = f"Six nodes, a quadratic each, κ = 3; after {steps} steps"
+    table = _narrow_table(title, "algorithm", "weights")
+    for heading in ("f(x̄)\n- f*", "worst\nnode", "distance", "Theorem\n1"):
+        table.add_column(heading, justify="right")
+    for where in dict.fromkeys(o.topology for o in outcomes):
+        table.add_row()
+        table.add_row(f"[bold]{where}[/bold]")
+        for o in outcomes:
+            if o.topology == where:
+                table.add_row(
+                    o.algorithm,
+                    _kind(o.weighting),
+                    *("" if math.isnan(v) else f"{v:.1e}" for v in (o.gap, o.worst)),
+                    f"{o.distances[-1]:.1e}",
+                    big(o.log_bounds[-1]) if o.log_bounds else "–",
+                )
+    return table
+
+
+def _narrow_table(title: str, *headings: str) -> Table:
+    """One that 60 columns are enough for."""
     from rich.table import Table
 
-    table = Table(
-        title=f"Six nodes, a quadratic each, κ = 3; after {steps} steps", title_justify="left"
-    )
-    table.add_column("topology")
-    table.add_column("algorithm")
-    for heading in ("f(x̄) - f*", "worst node", "distance", "Theorem 1"):
-        table.add_column(heading, justify="right")
-    previous = outcomes[0].topology
-    for o in outcomes:
-        if o.topology != previous:
-            table.add_section()
-        first = o is outcomes[0] or o.topology != previous
-        previous = o.topology
-        table.add_row(
-            o.topology if first else "",
-            o.algorithm,
-            *("" if math.isnan(v) else f"{v:.1e}" for v in (o.gap, o.worst)),
-            f"{o.distances[-1]:.1e}",
-            big(o.log_bounds[-1]) if o.log_bounds else "not covered",
-        )
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for heading in headings:
+        table.add_column(heading, no_wrap=True)
     return table
+
+
+def _kind(weighting: str) -> str:
+    """Without its parameters, which the text below a table tells."""
+    return weighting.partition("(")[0]
 
 
 def _outcome_json(o: Outcome) -> dict[str, Any]:
@@ -181,6 +197,7 @@ def _outcome_json(o: Outcome) -> dict[str, Any]:
     return {
         "topology": o.topology,
         "algorithm": o.algorithm,
+        "weighting": o.weighting,
         "gap": None if math.isnan(o.gap) else o.gap,
         "worst": None if math.isnan(o.worst) else o.worst,
         "distance": o.distances[-1],

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pushsum.cli.common import Trust, show, warn
+from pushsum.cli.common import Trust, decimal, show, warn
 from pushsum.names import plain
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def evaluate(
         rows = {
             policy: (
                 measure.shown(found[measure.name]),
-                f"{found['loss']:.4f}",
+                decimal(found["loss"]),
                 _mean(own[policy], measure),
             )
             for policy, found in results.items()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -23,7 +24,7 @@ from pushsum.cli.common import (
     show,
     warn,
 )
-from pushsum.names import flat, unknown
+from pushsum.names import unknown
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from pushsum.engines.distributed.peers import Meeting
     from pushsum.engines.runtime import Runtime
     from pushsum.experiment import Experiment
+    from pushsum.loggers import Logger
 
 ENGINES = ("simulator", "distributed")
 MOST_LABELS = 20  #: that get a column each
@@ -74,8 +76,19 @@ def run(
         int | None,
         typer.Option(help="With --resume: from this checkpoint.", parser=integer, metavar="STEP"),
     ] = None,
+    log: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Also tell tensorboard, wandb or mlflow (extras of these names), or a logger of "
+            "your own, FILE.py:name; can be repeated.",
+            metavar="NAME",
+        ),
+    ] = None,
     tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="Also write the records for TensorBoard.")
+        bool, typer.Option("--tensorboard", help="As --log tensorboard.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the records as lines of JSON, for programs.")
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would run, and what it needs.")
@@ -121,28 +134,19 @@ def run(
     # what torch would say of a lost peer is no line, but a page
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from pushsum import config, experiment
-    from pushsum.config import LENGTH
     from pushsum.engines.runtime import STOPPED, OneProcess, Stopped
 
     launched = "WORLD_SIZE" in os.environ  # by torchrun: this process is one of several
     if resume:
         assert into is not None
-        if path is not None or any(word.partition("=")[0] not in LENGTH for word in overrides):
-            raise ValueError(
-                "--resume takes the configuration of the run: leave the others out (only "
-                f"{' and '.join(LENGTH)} may change)"
-            )
-        if not (into / "config.yaml").exists():
-            raise ValueError(f"{into} holds no run to resume")
-        path = into / "config.yaml"
+        path = _to_resume(into, path, overrides)
     settings = config.read(path, overrides, trust)
     if dry_run:
-        built = experiment.Experiment(settings)
-        _warn(built)
-        show(_plan(built))
+        _show_plan(experiment.Experiment(settings), as_json)
         return
     assert into is not None
-    task = Task(into, resume, from_step, tensorboard, timeout)
+    names = (*(log or ()), *["tensorboard"] * tensorboard)
+    task = Task(into, resume, from_step, names, as_json, timeout)
     if launched and engine == "distributed":
         _as_node(settings, task)
         return
@@ -175,13 +179,28 @@ def _built(settings: Config, engine: str) -> Experiment:
     return built
 
 
+def _to_resume(into: Path, path: Path | None, overrides: list[str]) -> Path:
+    """The configuration of the run in a directory, of which little may change."""
+    from pushsum.config import LENGTH
+
+    if path is not None or any(word.partition("=")[0] not in LENGTH for word in overrides):
+        raise ValueError(
+            "--resume takes the configuration of the run: leave the others out (only "
+            f"{' and '.join(LENGTH)} may change)"
+        )
+    if not (into / "config.yaml").exists():
+        raise ValueError(f"{into} holds no run to resume")
+    return into / "config.yaml"
+
+
 class Task(NamedTuple):
     """What a run is to do with its directory."""
 
     into: Path
     resume: bool
     from_step: int | None
-    tensorboard: bool
+    loggers: tuple[str, ...]
+    as_json: bool
     timeout: float
 
 
@@ -252,27 +271,17 @@ def _engine_of(into: Path | None) -> str:
     return engine
 
 
-def _tensorboard(into: Path) -> Callable[[dict[str, Any]], None]:
-    """Records as scalars under `into`/tensorboard, one tag per number."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise ValueError(
-            "--tensorboard needs the extra: pip install -c constraints.txt '.[tensorboard]'"
-        ) from None
-    writer: Any = None
+class _JsonLines:
+    """Records on standard output, a line each."""
 
-    def write(record: dict[str, Any]) -> None:
-        nonlocal writer
-        step = record["step"]
-        if writer is None:  # now the directory is ours; what an earlier run says of later is void
-            writer = SummaryWriter(str(into / "tensorboard"), purge_step=step)
-        for key, value in flat(record).items():
-            if isinstance(value, int | float) and key != "step":
-                writer.add_scalar(key.replace(".", "/"), value, step)
-        writer.flush()
+    def on_start(self, config: object, meta: object) -> None:
+        pass
 
-    return write
+    def on_record(self, step: int, record: Mapping[str, Any]) -> None:
+        print(json.dumps(record), flush=True)
+
+    def on_end(self, finished: bool) -> None:
+        pass
 
 
 def _train(built: Experiment, task: Task, runtime: Runtime) -> None:
@@ -280,11 +289,14 @@ def _train(built: Experiment, task: Task, runtime: Runtime) -> None:
     from pushsum import training
     from pushsum.checkpoint import Corrupt
     from pushsum.engines.runtime import STOPPED
+    from pushsum.loggers import logger
 
     chief = runtime.nodes[0] == 0
-    write = _tensorboard(task.into) if task.tensorboard and chief else None
+    loggers: list[Logger] = []
     if chief:
         _warn(built)
+        loggers = [logger(name, task.into) for name in dict.fromkeys(task.loggers)]
+        loggers += [_JsonLines()] * task.as_json
     with progress_bar(hidden=not chief) as bar:
         shown = bar.add_task("training", total=built.steps)
         pace = Pace(bar, "step")
@@ -296,11 +308,17 @@ def _train(built: Experiment, task: Task, runtime: Runtime) -> None:
             pace(step, built.steps)
             if record is not None:
                 say(bar, _summary(built, record))
-                if write is not None:
-                    write(record)
 
         try:
-            record = training.run(built, task.into, progress, task.resume, task.from_step, runtime)
+            record = training.run(
+                built,
+                task.into,
+                progress,
+                task.resume,
+                task.from_step,
+                runtime,
+                loggers=loggers,
+            )
         except training.Stopped as stopped:
             bar.stop()
             if chief:
@@ -311,9 +329,17 @@ def _train(built: Experiment, task: Task, runtime: Runtime) -> None:
                 raise
             command = f"{training.resuming(task.into, built.config)} --from-step {problem.older}"
             raise ValueError(f"{problem}; go on from there with: {command}") from None
-    if chief:
+    if chief and not task.as_json:
         test, had = record["test"], " had finished already:" * (pace.start is None)
         typer.echo(f"{task.into}:{had} {', '.join(_results(built, test))}")
+
+
+def _show_plan(built: Experiment, as_json: bool) -> None:
+    _warn(built)
+    if as_json:
+        typer.echo(json.dumps({"config": built.config.model_dump(mode="json"), **built.meta()}))
+    else:
+        show(_plan(built))
 
 
 def _warn(built: Experiment) -> None:
@@ -397,7 +423,8 @@ def _split_table(histogram: list[list[int]], group: str) -> RenderableType:
     classes = len(histogram[0])
     size = 1 if classes <= MOST_LABELS else -(-classes // 10)
     ranges = [range(first, min(first + size, classes)) for first in range(0, classes, size)]
-    table = Table(title=f"samples of each {group} at each node", title_justify="left", box=None)
+    title = f"samples of each {group} at each node"
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     table.add_column("node", justify="right")
     for some in ranges:
         name = f"{some[0]}-{some[-1]}" if len(some) > 1 else str(some[0])

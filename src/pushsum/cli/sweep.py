@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +17,7 @@ from pushsum.cli.common import (
     progress_bar,
     refuse_bare_keys,
     say,
+    warn,
     warn_of,
 )
 from pushsum.names import counted
@@ -49,7 +51,18 @@ def sweep(
             metavar="KEY=VALUE,...",
         ),
     ] = None,
+    tune: Annotated[
+        str | None,
+        typer.Option(
+            help="Let every cell choose among these values on validation data, with its first "
+            "seed, e.g. algorithm.lr=0.1,0.3.",
+            metavar="KEY=A,B,C",
+        ),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the cells only.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="With --dry-run: print JSON for programs.")
+    ] = False,
     trust: Trust = False,
 ) -> None:
     """A grid of runs: KEY=A,B,C tries every value. Finished cells are skipped on a rerun."""
@@ -59,40 +72,76 @@ def sweep(
     refuse_bare_keys(words)
     if into is None and not dry_run:
         raise ValueError("name the sweep's directory: --into runs/NAME")
+    if as_json and not dry_run:
+        raise ValueError("--json goes with --dry-run; results are in --into: pushsum report")
     from pushsum import sweep as sweeps
 
     source = words.pop(0) if words and is_source(words[0]) else None
-    cells = sweeps.read(source, words, trust)
+    cells = sweeps.read(source, words, trust, tune)
+    tries = sweeps.trials(cells)
+    if as_json:
+        typer.echo(json.dumps([_described(cell) for cell in (*tries, *cells)], indent=2))
+        return
     if dry_run:
         for cell in cells:
             typer.echo(cell.name)
-        typer.echo(counted(len(cells), "cell"))
+        first = f", after {counted(len(tries), 'trial')}" * bool(tries)
+        typer.echo(counted(len(cells), "cell") + first)
         return
     assert into is not None
     warn_of(cell.config for cell in cells)
+    for text in sweeps.warnings(cells):
+        warn(text)
     failed = run_cells(cells, into, jobs, slurm=_parameters(slurm))
+    _tell_choices(cells, into)
     typer.echo(f"{len(cells) - len(failed)} of {len(cells)} cells are finished: {into}")
     if failed:
         raise ValueError(f"not finished: {', '.join(failed)}")
+
+
+def _described(cell: Cell) -> dict[str, Any]:
+    tune = None if cell.tune is None else {cell.tune.key: cell.tune.values}
+    return {"name": cell.name, "config": cell.config.model_dump(mode="json"), "tune": tune}
+
+
+def _tell_choices(cells: list[Cell], into: Path) -> None:
+    """What every cell has chosen; one at the end of its grid might want to go further."""
+    from pushsum import sweep as sweeps
+
+    told = set()
+    for cell, chosen in zip(cells, sweeps.tuned(cells, into), strict=True):
+        note = {} if isinstance(chosen, str) else chosen.notes.get("tune", {})
+        if not note or note["seed"] != cell.config.seed:
+            continue
+        values = [value for value, _ in note["tried"]]
+        measured = ", ".join(f"{value}: {_measured(v)}" for value, v in note["tried"])
+        typer.echo(f"{cell.name}: {note['key']}={note['chosen']} (validation {measured})")
+        if len(values) > 1 and note["chosen"] in (min(values), max(values)):
+            told.add(cell.name)
+    if told:
+        warn(
+            f"{', '.join(sorted(told))}: the best value lies at the end of what was tried, and a "
+            "better one may lie beyond: widen --tune"
+        )
+
+
+def _measured(value: float | None) -> str:
+    return "diverged" if value is None else f"{value:.4g}"
 
 
 def run_cells(
     cells: list[Cell],
     into: Path,
     jobs: int,
-    quiet: bool = False,
     slurm: dict[str, Any] | None = None,
 ) -> list[str]:
-    """Run a sweep with a progress bar; the names of the cells that failed.
-
-    Without a terminal there are lines instead, unless `quiet`.
-    """
+    """Run a sweep with a progress bar, or lines where there is no terminal; who failed."""
     from pushsum import sweep as sweeps
     from pushsum.engines.runtime import STOPPED
     from pushsum.training import Stopped
 
     with progress_bar() as bar:
-        task = bar.add_task("sweep", total=len(cells))
+        task = bar.add_task("sweep", total=len(cells) + len(sweeps.trials(cells)))
         inner: TaskID | None = None
         paces: dict[str, Pace] = {}
 
@@ -100,8 +149,7 @@ def run_cells(
             if what == "started":
                 return
             bar.advance(task)
-            plain = not (bar.console.is_terminal or quiet)
-            if plain or what not in ("finished", "skipped"):
+            if not bar.console.is_terminal or what not in ("finished", "skipped"):
                 say(bar, f"{cell.name}: {what}")
 
         def within(cell: Cell, step: int, steps: int) -> None:
@@ -109,8 +157,7 @@ def run_cells(
             if inner is None:
                 inner = bar.add_task("")
             bar.update(inner, description=cell.name, completed=step, total=steps)
-            if not quiet:
-                paces.setdefault(cell.name, Pace(bar, f"{cell.name}: step"))(step, steps)
+            paces.setdefault(cell.name, Pace(bar, f"{cell.name}: step"))(step, steps)
 
         try:
             return sweeps.run(cells, into, jobs, progress, slurm, within)

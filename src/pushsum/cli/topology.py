@@ -74,6 +74,7 @@ def topology(
 
     options = {"inner": inner, "inter": inter, "period": period, "seed": seed}
     given = {key: value for key, value in options.items() if value is not None}
+    name = topologies.spelled(name)
     if given and name != "random":
         raise ValueError(f"--{next(iter(given))} belongs to random, not to {name}")
     graphs = topologies.parse(name, nodes, **given)

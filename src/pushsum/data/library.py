@@ -11,7 +11,7 @@ from pushsum.data import fetch, own, store
 from pushsum.data.dataset import Dataset, statistics
 from pushsum.data.sources import SPECS, Arrays, File, Source, Spec
 from pushsum.data.store import Progress
-from pushsum.names import unknown
+from pushsum.names import canonical, unknown
 
 _SHIPPED = Path(__file__).with_name("digits.npz")
 
@@ -265,6 +265,7 @@ def _read(spec: Spec, source: Source, paths: Sequence[Path], progress: Progress)
 
 
 def _spec(name: str, otherwise: str = "") -> Spec:
+    name = canonical(name, SPECS)
     if name not in SPECS:
         raise ValueError(unknown("data set", name, SPECS) + otherwise)
     return SPECS[name]

@@ -138,6 +138,28 @@ def quantity(
     return _cut(random.permutation(len(y)), sizes)
 
 
+def hold_out(
+    parts: Sequence[np.ndarray], fraction: float, seed: int = 0
+) -> tuple[list[np.ndarray], np.ndarray]:
+    """What the nodes train on, and what nobody does: a fraction of every node's part, at random.
+
+    Nodes that hold the same samples hold out the same.
+
+    >>> kept, held = hold_out([np.arange(4), np.arange(4), np.arange(4, 8)], 0.5)
+    >>> [len(part) for part in kept], len(held), np.array_equal(kept[0], kept[1])
+    ([2, 2, 2], 4, True)
+    """
+    order = stream(seed, "validation").permutation(1 + max(int(part.max()) for part in parts))
+    chosen = [part[np.argsort(order[part])[: int(fraction * len(part))]] for part in parts]
+    held = np.unique(np.concatenate(chosen))
+    kept = [np.setdiff1d(part, held) for part in parts]
+    empty = [k for k, part in enumerate(kept) if not len(part)]
+    if empty or not len(held):
+        why = f"leaves node {empty[0]} nothing to train on" if empty else "holds nothing out"
+        raise ValueError(f"data.validation = {fraction}: {why}: choose another fraction")
+    return kept, held
+
+
 def histogram(parts: Sequence[np.ndarray], labels: ArrayLike, classes: int) -> np.ndarray:
     """How many samples of each class each node holds: an (n, classes) array of counts.
 

@@ -1,6 +1,6 @@
 """Tests of the average model and of the nodes' own."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,6 +29,7 @@ class Evaluator:
         task: what is measured.
         feed: the data.
         everything: the samples that any node trains on, for policy "recomputed".
+        held_out: the training samples that none does.
         model: the pattern of what is tested.
         layout: where its parameters lie in a row.
     """
@@ -37,6 +38,7 @@ class Evaluator:
     task: Task
     feed: Feed
     everything: np.ndarray
+    held_out: np.ndarray
     model: nn.Module
     layout: Layout
 
@@ -104,12 +106,28 @@ class Evaluator:
                 raise Abandoned
             yield self.feed.train(draw.choice(self.everything, size, replace=False))[0]
 
-    @torch.no_grad()
     def test(self, model: nn.Module, stopping: Stopping = lambda: False) -> dict[str, float]:
         """What a model reaches on the test samples."""
+        return self._measured(model, self.feed.test(self.config.evaluation.batch), stopping)
+
+    def validate(
+        self, model: nn.Module, stopping: Stopping = lambda: False
+    ) -> dict[str, float] | None:
+        """What a model reaches on the samples that are held out, if some are."""
+        if not len(self.held_out):
+            return None
+        batches = np.array_split(
+            self.held_out, -(-len(self.held_out) // self.config.evaluation.batch)
+        )
+        return self._measured(model, map(self.feed.train, batches), stopping)
+
+    @torch.no_grad()
+    def _measured(
+        self, model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], stopping: Stopping
+    ) -> dict[str, float]:
         totals, samples = dict.fromkeys(self.task.measures, 0.0), 0
         with torch_seeded(self.config.seed, self.feed.device):  # some draw in evaluation mode too
-            for x, targets in self.feed.test(self.config.evaluation.batch):
+            for x, targets in batches:
                 if stopping():
                     raise Abandoned
                 outputs = model(x)

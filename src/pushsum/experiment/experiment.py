@@ -54,7 +54,11 @@ class Experiment:
         self.device = build.device(config.device)
         self.graphs = given.graphs or build.graphs(config)
         self.dataset = given.dataset or build.dataset(config)
-        self.parts = build.parts(config, self.dataset)
+        self.parts, self.held_out = build.parts(config, self.dataset), np.empty(0, dtype=np.int64)
+        if config.data.validation:
+            self.parts, self.held_out = partition.hold_out(
+                self.parts, config.data.validation, config.seed
+            )
         ours = given.model is None and config.model.name in NETWORKS
         model = build.model(config, self.dataset) if given.model is None else given.model
         self.model = model.to(self.device)
@@ -276,7 +280,9 @@ class Experiment:
     def evaluator(self) -> Evaluator:
         """What tests the models of a run."""
         c, everything = self.config, np.unique(np.concatenate(self.parts))
-        return Evaluator(c, self.task, self.feed, everything, self.model, self.layout)
+        return Evaluator(
+            c, self.task, self.feed, everything, self.held_out, self.model, self.layout
+        )
 
     def start(self) -> Tensor:
         """(n, d): where the nodes start; all at the same point unless the configuration says so."""

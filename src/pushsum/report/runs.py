@@ -214,7 +214,10 @@ def find(directory: Path) -> Found:
 
 
 def candidates(directory: Path) -> Iterator[Path]:
-    """Without links, and however deep; `os.walk` of Python 3.11 goes only so deep."""
+    """Without links, hidden directories (trials of a sweep that tunes), and however deep.
+
+    `os.walk` of Python 3.11 goes only so deep.
+    """
     waiting = [directory]
     while waiting:
         folder = waiting.pop()
@@ -225,7 +228,11 @@ def candidates(directory: Path) -> Iterator[Path]:
             continue
         if any(entry.name in (META, RECORDS) for entry in entries):
             yield folder
-        waiting += [folder / entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+        waiting += [
+            folder / entry.name
+            for entry in entries
+            if entry.is_dir(follow_symlinks=False) and not entry.name.startswith(".")
+        ]
 
 
 def _read(path: Path) -> Run:

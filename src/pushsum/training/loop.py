@@ -1,8 +1,8 @@
 """The loop of a run: step, test, record, save, stop, go on; the same for every engine."""
 
 import json
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -26,6 +26,8 @@ from pushsum.engines.memory import keep_freed_memory
 from pushsum.engines.runtime import Abandoned, OneProcess, Runtime, Stopped
 from pushsum.experiment import Experiment, environment
 from pushsum.experiment.costs import TIMES
+from pushsum.loggers import Logger
+from pushsum.names import one_line
 from pushsum.reading import MOST_META, json_value
 from pushsum.training import saving
 from pushsum.training.records import Diverged, last_record, record
@@ -41,6 +43,8 @@ def run(
     resume: bool | None = False,
     from_step: int | None = None,
     runtime: Runtime | None = None,
+    notes: Mapping[str, Any] | None = None,
+    loggers: Sequence[Logger] = (),
 ) -> dict[str, Any]:
     """Run, or go on; returns the last record. Raises `Stopped` when told to stop.
 
@@ -51,6 +55,8 @@ def run(
         resume: go on with the run in the directory; None: if it holds one.
         from_step: from this checkpoint, not from the newest.
         runtime: where the nodes live; None: all in this process.
+        notes: what meta.json says besides, of a run that begins.
+        loggers: who else is told of the records; where the first node is.
     """
     with ExitStack() as held:
         here = held.enter_context(runtime or OneProcess(experiment.n))
@@ -63,12 +69,12 @@ def run(
         else:
             now = _begun(experiment, here)
             how = "all-reduce" if here.engine(experiment.setup(0)).collective else "messages"
-            meta = here.on_leader(
-                lambda: experiment.meta() | {"engine": here.name, "exchange": how}
-            )
+            about = {"engine": here.name, "exchange": how, **(notes or {})}
+            meta = here.on_leader(lambda: experiment.meta() | about)
         try:
             here.on_leader(lambda: _write_about(directory, now.config, meta))
-            return _go_on(experiment, here, directory, meta, now, progress)
+            told = held.enter_context(_told(loggers, now.config, meta, progress))
+            return _go_on(experiment, here, directory, meta, now, told)
         except Diverged as problem:
             _write_meta(directory, meta | {"diverged": str(problem)})
             raise
@@ -86,10 +92,35 @@ def run(
 
 def in_memory(experiment: Experiment, progress: Progress = lambda step, line: None) -> RunState:
     """Run, all nodes in this process, without a file; what there is at the end."""
-    world = OneProcess(experiment.n)
-    now = _begun(experiment, world)
-    _go_on(experiment, world, None, {}, now, progress)
+    here = OneProcess(experiment.n)
+    now = _begun(experiment, here)
+    _go_on(experiment, here, None, {}, now, progress)
     return now
+
+
+@contextmanager
+def _told(
+    loggers: Sequence[Logger], config: Config, meta: dict[str, Any], progress: Progress
+) -> Iterator[Progress]:
+    """Progress, of which the loggers hear the records."""
+
+    def told(step: int, line: dict[str, Any] | None) -> None:
+        progress(step, line)
+        if line is not None:
+            for logger in loggers:
+                logger.on_record(step, line)
+
+    try:
+        for logger in loggers:
+            try:
+                logger.on_start(config.model_dump(mode="json"), meta)
+            except Exception as error:  # of somebody else's service
+                name = type(logger).__name__
+                raise ValueError(f"{name} cannot be told of the run: {one_line(error)}") from error
+        yield told
+    finally:
+        for logger in loggers:
+            logger.on_end(meta["finished"])
 
 
 def _claimed(directory: Path, c: Config, resume: bool | None, held: ExitStack) -> bool:

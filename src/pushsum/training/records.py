@@ -140,7 +140,7 @@ def _line(
     x, y, weights = whole.x, whole.y, whole.weights
     tested, stopping = experiment.evaluator, lambda: runtime.stopping
     average = tested.average_model(x, whole.a, y, whole.buffers, step, stopping)
-    test = tested.test(average, stopping)
+    test, validation = tested.test(average, stopping), tested.validate(average, stopping)
     if not math.isfinite(test["loss"]):
         raise Diverged(
             f"the average model diverged at step {step}: its test loss is not finite; try a "
@@ -160,6 +160,7 @@ def _line(
         "bytes": whole.bytes,
         "train_loss": float(np.mean(whole.losses)) if whole.losses else None,
         "test": test,
+        "validation": validation,
         "nodes": _spread(test, whole.own) if len(whole.own) else None,
         "consensus": {"theorem": apart.largest, "mean_square": apart.mean_square},
         "a": {"min": float(whole.a.min()), "max": float(whole.a.max())},
