@@ -28,6 +28,7 @@ from pushsum.engines.gradients import (
     gradients,
     stacked_buffers,
 )
+from pushsum.engines.memory import keep_freed_memory
 from pushsum.engines.simulator import Network
 
 #: name, model, hidden layers, input shape, nodes, batch, rounds
@@ -39,6 +40,7 @@ CASES: tuple[tuple[str, str, tuple[int, ...] | None, tuple[int, ...], int, int, 
 
 
 def main() -> None:
+    keep_freed_memory(0)  # as runs of the command line do
     table = Table(
         title="Training step, SGAP with Moreau weights on exponential", title_justify="left"
     )
