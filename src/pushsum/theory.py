@@ -166,10 +166,11 @@ class Consensus(NamedTuple):
 def consensus(x: Tensor, a: Tensor, y: Tensor) -> Consensus:
     """How far the nodes are apart; in float64, the average is the sum of x over the sum of a.
 
+    x and a may have rows besides those of nodes: what is under way.
     Some columns at a time, so that no array of the size of x is made.
     """
     width = max(1, BLOCK // len(x))
-    l1, square = torch.zeros(2, len(x), dtype=torch.float64, device=x.device)
+    l1, square = torch.zeros(2, len(y), dtype=torch.float64, device=x.device)
     for first in range(0, x.shape[1], width):
         some = y[:, first : first + width].double()
         average = x[:, first : first + width].double().sum(0) / a.sum()
