@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from pushsum import algorithms, iterate, problems, topology
+from pushsum import algorithms, faults, iterate, problems, topology
 from pushsum.algorithms import Algorithm
 from pushsum.config import Link
 from pushsum.engines.engine import Setup
@@ -81,7 +81,8 @@ def kilobytes(algorithm: Algorithm) -> float:
     """What all nodes send in a step."""
     vectors = what_is_sent(algorithm, NODES, DIMENSIONS)
     setup = Setup(algorithm, graph())
-    return Costs(lambda step: setup, vectors, 8 * DIMENSIONS, Link()).bytes_in(1) / 1000
+    costs = Costs(lambda step: setup, vectors, 8 * DIMENSIONS, Link(), faults.plan(0))
+    return costs.bytes_in(1) / 1000
 
 
 def _end(distances: list[float]) -> tuple[float, int]:

@@ -27,11 +27,15 @@ def run(
     records: int = 10,
     finished: bool = True,
     weights: bool = True,
+    faults: dict[str, Any] | None = None,
     config: dict[str, Any] | None = None,
     content: dict[str, Any] | None = None,
     last: dict[str, Any] | None = None,
 ) -> Path:
     """Write one run; `config` replaces dotted keys, `last` keys of the last record.
+
+    With `faults`, a section of the configuration, a fifth of the messages is late, and as many are
+    lost as it says; in the middle a node is held, and with a crash another one away.
 
     A whole configuration can be given as `content`.
     """
@@ -68,6 +72,8 @@ def run(
         "device": "auto",
         "checkpoint": 1,
     }
+    if faults is not None:
+        settings["faults"] = {"loss": 0.0} | faults
     for key, value in (config or {}).items():
         *path, leaf = key.split(".")
         section = settings
@@ -99,10 +105,14 @@ def run(
         "bytes_per_step": 1e9,
         "finished": finished,
     }
-    lines = [
-        json.dumps(record)
-        for record in _records(algorithm, topology, seed, nodes, records, weights, weighting)
-    ]
+    made = list(_records(algorithm, topology, seed, nodes, records, weights, weighting))
+    if faults:
+        words = ", ".join(f"{key}={value!r}" for key, value in faults.items())
+        meta["faults"] = f"faults(seed={seed}, {words})"
+        for record in made:
+            middle = record["step"] == 250 * (len(made) // 2)
+            record["faults"] = _failed(record["step"], nodes, middle, faults)
+    lines = [json.dumps(record) for record in made]
     if last is not None:
         lines[-1] = json.dumps(json.loads(lines[-1]) | last)
     (directory / "config.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
@@ -172,6 +182,19 @@ def _records(
             },
             "weights": _weights(n, lazy) if weights and k > 0 else None,
         }
+
+
+def _failed(step: int, n: int, middle: bool, faults: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "sent": 10 * step,
+        "lost": round(10 * faults.get("loss", 0) * step),
+        "late": 2 * step,
+        "alive": n - (middle and "crash" in faults),
+        "held": int(middle),
+        "smallest_a": 0.04 if middle else 0.5,
+        "under_way": 0.1,
+        "mass_error": 0.0,
+    }
 
 
 def _weights(n: int, kept: float) -> list[list[float]]:

@@ -46,7 +46,7 @@ def parse(svg: str) -> ElementTree.Element:
 
 
 def of_class(root: ElementTree.Element, name: str) -> list[ElementTree.Element]:
-    return [element for element in root.iter() if element.get("class") == name]
+    return [element for element in root.iter() if name in (element.get("class") or "").split()]
 
 
 def texts(root: ElementTree.Element) -> list[str]:

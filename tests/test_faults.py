@@ -1,6 +1,7 @@
 """Networks that fail, in simulation: what must hold under any plan."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +13,11 @@ from hypothesis import strategies as st
 import pushsum as ps
 from fault_sweep import case, limit, mass
 from pushsum import config, training
-from pushsum.engines.pace import step_seconds
+from pushsum.config import Link
+from pushsum.engines.engine import Setup
 from pushsum.experiment import Experiment
-from pushsum.protocol import Sent, State
+from pushsum.experiment.costs import Costs
+from pushsum.protocol import Sent, State, what_is_sent
 from pushsum.theory import theorem1
 
 SGP = ps.algorithms.sgp(0.01)
@@ -286,11 +289,51 @@ def test_theorem_1_beside_a_run_under_loss():
     assert all(row.holds for row in theorem1(c, x0, run))
 
 
-def test_time_of_uneven_nodes_and_links():
-    links = [0.5, 2.0]
-    assert step_seconds(1, [1, 5], links, "synchronous") == 7
-    assert step_seconds(3, [1, 1], links, "overlapped") == 3
-    assert step_seconds(1, [1, 5], links, "asynchronous") == 1
+# Four nodes in a ring, each message takes one second, each gradient two.
+SLOW = {"straggler": {3: 5}}
+LATE = ps.faults.own(lambda t, senders, receivers: torch.ones_like(senders), longest=1)
+TIMES = {  # faults, link, algorithm -> seconds that a step computes, and waits for messages
+    "even": ({}, {}, ps.algorithms.sgp(0.1), 2, 1),
+    "a slow node": ({}, {"uneven": {3: 0.1}}, ps.algorithms.sgp(0.1), 2, 10),
+    "a slow link": ({}, {"uneven": {"0->1": 0.5}}, ps.algorithms.sgp(0.1), 2, 2),
+    "a slow link that is not used": ({}, {"uneven": {"1->0": 0.5}}, ps.algorithms.sgp(0.1), 2, 1),
+    "a fast node has slow neighbours": ({}, {"uneven": {3: 9}}, ps.algorithms.sgp(0.1), 2, 1),
+    "a far node": ({}, {"far": {3: 5}}, ps.algorithms.sgp(0.1), 2, 6),
+    "a near link": ({}, {"latency": 5, "far": {"0->1": 0}}, ps.algorithms.sgp(0.1), 2, 6),
+    "waited for": (SLOW | {"wait": True}, {}, ps.algorithms.sgp(0.1), 10, 1),
+    "waited for, gone": (SLOW | {"wait": True, "crash": "3@1"}, {}, ps.algorithms.sgp(0.1), 2, 1),
+    "at its own pace": (SLOW, {"uneven": {3: 0.1}}, ps.algorithms.sgp(0.1), 2, 1),
+    "hidden": ({}, {}, ps.algorithms.osgp(0.1), 2, 0),
+    "hidden in part": ({}, {"uneven": {3: 0.1}}, ps.algorithms.osgp(0.1), 2, 8),
+    "a latency in part": ({}, {"far": {3: 5}}, ps.algorithms.osgp(0.1), 2, 4),
+    "a latency, in three steps": ({}, {"far": {3: 5}}, ps.algorithms.osgp(0.1, delay=3), 2, 0),
+    "no bandwidth in three": ({}, {"uneven": {3: 0.1}}, ps.algorithms.osgp(0.1, delay=3), 2, 8),
+    "all lost": ({"loss": 1}, {}, ps.algorithms.sgp(0.1), 2, 0),
+    "all asleep": ({"sleep": 1}, {}, ps.algorithms.sgp(0.1), 2, 0),
+    "late": (LATE, {"far": {3: 5}}, ps.algorithms.sgp(0.1), 2, 4),
+    "all-reduce": ({}, {}, ps.algorithms.all_reduce(0.1), 2, 1.5),
+    "all-reduce, a slow node": ({}, {"uneven": {3: 0.1}}, ps.algorithms.all_reduce(0.1), 2, 15),
+}
+
+
+@pytest.mark.parametrize("case", TIMES)
+def test_time_of_uneven_nodes_and_links(case):
+    given, link, algorithm, compute, wait = TIMES[case]
+    plan = given if isinstance(given, ps.faults.Plan) else ps.faults.plan(**given)
+    setup = Setup(algorithm, ps.topology.ring(4))
+    costs = Costs(lambda t: setup, what_is_sent(algorithm), 10**9 // 8, Link(**link), plan)
+    found = costs.seconds(1, 2.0, 0.5)
+    assert (found["compute"], found["transfer"]) == pytest.approx((compute, wait))
+    assert found["weighting_hidden"] == pytest.approx(min(wait, 0.5))
+    assert found["total"] == pytest.approx(compute + wait + found["weighting_exposed"])
+
+
+def test_messages_have_the_time_of_all_moves_between_exchanges():
+    for algorithm, waits in ((ps.algorithms.sgp(0.1), [0, 10]), (ps.algorithms.osgp(0.1), [0, 6])):
+        setup = Setup(algorithm, ps.topology.ring(4), every=2)
+        link, plan = Link(uneven={"3": 0.1}), ps.faults.plan()
+        costs = Costs(lambda t, setup=setup: setup, (1, 0, 0), 10**9 // 8, link, plan)
+        assert [costs.seconds(t, 2.0, 0.0)["transfer"] for t in (1, 2)] == pytest.approx(waits)
 
 
 # --------------------------------------------------------------------------- runs
@@ -329,6 +372,31 @@ def test_a_resumed_run_is_the_same_bit_for_bit(tmp_path: Path, name, accounting)
     assert whole["faults"]["lost"] > 0
     model = ps.trained(tmp_path / "parts")
     assert all(bool(p.isfinite().all()) for p in model.parameters())
+
+
+def test_time_of_a_slow_link_and_node_in_records(tmp_path: Path):
+    content = {**SETTINGS, "steps": 3, "link": {"uneven": {2: 0.1}}}
+    content["faults"] = {"straggler": {3: 5}, "wait": True}  # costs time, and nothing else
+    made = Experiment(config.parse(content))
+    line = training.run(made, tmp_path / "run")
+    assert "faults" not in line
+    assert line["modelled"]["transfer"] == pytest.approx(3 * 10 * 8 * 4 * made.layout.d / 1e9)
+    assert line["modelled"]["compute"] == pytest.approx(5 * line["seconds"]["gradients"] / 6)
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ({"link": {"uneven": {9: 0.1}}}, "link.uneven: there is no node 9: nodes are 0 .. 5"),
+        ({"link": {"far": {"0->6": 1}}}, "link.far: there is no node 6"),
+        ({"link": {"uneven": {0: 0}}}, "link.uneven = 0.0: a number in"),
+        ({"link": {"far": {"0-1": 1}}}, "link.far of '0-1': name a node, 2, or a link"),
+        ({"faults": {"straggler": {7: 2}, "wait": True}}, "faults: there is no node 7"),
+    ],
+)
+def test_links_that_there_are_not_are_refused(section, said):
+    with pytest.raises(ValueError, match=re.escape(said)):
+        Experiment(config.parse({**SETTINGS, "faults": {}} | section))
 
 
 def test_mass_stays_in_records(tmp_path: Path):

@@ -22,7 +22,7 @@ from pushsum import demo, report, sweep
 from pushsum.algorithms import NAMES
 from pushsum.cli import app
 from pushsum.drawing.svg import PALETTE
-from pushsum.report import curves, formats, paper, pictures
+from pushsum.report import curves, failures, formats, paper, pictures
 from pushsum.report.results import Results, collect
 from pushsum.report.runs import find
 from pushsum.report.tables import notes, paired, tables, warnings
@@ -1135,6 +1135,62 @@ def test_what_is_said_below_several_weight_matrices_is_said_of_the_last(
     said = re.findall("<small>((?:last: )?kept [^<;]*);", written["html"])
     assert len(said) == 20
     assert set(said) == {"kept 0.167", "last: kept 0.925"}
+
+
+@pytest.fixture(scope="module")
+def failed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """SGP and S-ADDOPT with 0, 30 and 60 % loss, and SGP with a crash."""
+    directory = tmp_path_factory.mktemp("failed")
+    accuracies = {"SGP": (0.8, 0.7, 0.6), "S-ADDOPT": (0.9, 0.5, 0.4)}
+    for name, values in accuracies.items():
+        for loss, accuracy in zip((0.0, 0.3, 0.6), values, strict=True):
+            fake_runs.run(
+                directory / f"{name}-{loss}",
+                algorithm=name,
+                faults={"loss": loss} if loss else {},
+                last=exactly(accuracy),
+            )
+    fake_runs.run(directory / "crash", algorithm="SGP", faults={"crash": "2@30-60"})
+    return directory
+
+
+def test_what_failed_is_a_row_for_every_plan(failed: Path) -> None:
+    found = {(row.method, row.plan): row for row in failures.rows(results(failed))}
+    losses = ("loss=0.3", "loss=0.6")
+    assert set(found) == {
+        *((name, loss) for name in ("SGP", "S-ADDOPT") for loss in losses),
+        ("SGP", "crash='2@30-60'"),
+    }
+    row = found["SGP", "loss=0.6"]
+    assert (row.lost, row.late, row.accuracy.mean) == pytest.approx((60, 20, 60))
+    assert (row.alive, row.nodes, row.held, row.smallest_a) == (6, 6, 1, 0.04)
+    assert found["SGP", "crash='2@30-60'"].alive == 5
+
+
+def test_accuracy_is_drawn_over_loss(failed: Path) -> None:
+    lines = {line.name: (line.x, line.y) for line in failures.under_loss(results(failed))}
+    assert set(lines) == {"SGP", "S-ADDOPT"}
+    assert lines["SGP"] == (pytest.approx([0, 30, 60]), pytest.approx([80, 70, 60]))
+    assert lines["S-ADDOPT"][1] == pytest.approx([90, 50, 40])
+
+
+def test_the_page_says_what_failed(failed: Path, tmp_path: Path) -> None:
+    page = report.write(failed, tmp_path)["html"].read_text()
+    assert_alone(page)
+    assert "failures" in sections(page)
+    part = page[page.index('<section id="failures">') :]
+    part = part[: part.index("</section>")]
+    assert part.count("<svg") == 3
+    assert part.count("<tr>") == 6
+    assert "5 of 6" in part
+
+
+def test_records_without_all_that_failed_can_be_read(tmp_path: Path) -> None:
+    fake_runs.run(tmp_path / "r", faults={"loss": 0.3}, last={"faults": {"alive": 4}})
+    (row,) = failures.rows(results(tmp_path))
+    assert isnan(row.lost)
+    assert row.alive == 4
+    assert "failures" in sections(report.write(tmp_path)["html"].read_text())
 
 
 def test_a_section_without_content_is_not_there(tmp_path: Path) -> None:

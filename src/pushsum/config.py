@@ -291,6 +291,15 @@ class Evaluation(_Section):
     """also test every node's own y"""
 
 
+def _named(value: Any) -> Any:
+    """Links and nodes are keys, and keys are text."""
+    return {str(key): v for key, v in value.items()} if isinstance(value, dict) else value
+
+
+Each = Annotated[dict[str, float], BeforeValidator(_named)]
+Times = str | tuple[str, ...]
+
+
 class Link(_Section):
     """The network between the nodes; its time is modelled."""
 
@@ -302,15 +311,21 @@ class Link(_Section):
     """seconds a message is under way at least"""
     overlap: bool = True
     """weights are computed while parameters are on the wire; the published runs did not"""
+    uneven: Each = Field(default_factory=dict)
+    """nodes or links with another bandwidth, in parts of gigabits: {3: 0.1, 0->1: 0.5}"""
+    far: Each = Field(default_factory=dict)
+    """nodes or links with another latency, in seconds: {3: 0.05, 0->1: 0.2}"""
 
+    @model_validator(mode="after")
+    def _is_of_links(self) -> "Link":
+        self.values()
+        return self
 
-def _named(value: Any) -> Any:
-    """Links and nodes are keys, and keys are text."""
-    return {str(key): v for key, v in value.items()} if isinstance(value, dict) else value
-
-
-Each = Annotated[dict[str, float], BeforeValidator(_named)]
-Times = str | tuple[str, ...]
+    def values(self) -> tuple[faults.Values, faults.Values]:
+        """Gigabits per second, in parts of `gigabits`, and latency in seconds."""
+        share = faults.Values.of("link.uneven", self.uneven, 1e-6, 1e6, default=1.0)
+        most = sys.float_info.max
+        return share, faults.Values.of("link.far", self.far, 0, most, default=self.latency)
 
 
 class Faults(_Section):
@@ -360,8 +375,8 @@ class Faults(_Section):
         self.plan(0)
         return self
 
-    def plan(self, seed: int) -> faults.Plan | None:
-        """The plan; None if nothing fails."""
+    def plan(self, seed: int) -> faults.Plan:
+        """The plan; an empty one if nothing fails."""
         usual = {
             name: field.get_default(call_default_factory=True)
             for name, field in type(self).model_fields.items()
@@ -374,7 +389,7 @@ class Faults(_Section):
         made = faults.plan(seed, **given)
         if trace is not None:
             made |= faults.trace(trace)
-        return faults.as_plan(made)
+        return made
 
 
 class Published(_Section):
@@ -451,7 +466,7 @@ class Config(_Section):
                 "published.restart has no effect without algorithm.schedule.milestones: "
                 "name the epochs after which to start anew"
             )
-        if self.published.restart and self.faults.plan(0) is not None:
+        if self.published.restart and not self.faults.plan(0).empty:
             raise ValueError("published.restart has no faults: leave one of them out")
         return self
 

@@ -260,7 +260,7 @@ class Plan:
         links: what happens to messages.
         naps: who sleeps.
         roster: who is away.
-        slower: how much slower than the others nodes are, for the modelled time.
+        slower: how many times slower nodes are that the others wait for, for the modelled time.
         accounting: who keeps account of what was lost; see `Accounting`.
         hold: a node whose a is below this part of what a living node has on average gives nothing.
         reset: so many steps after a node was lost or has left, trackers start anew; None: never.
@@ -322,10 +322,18 @@ class Plan:
         return found
 
     def slowness(self, n: int) -> Tensor:
-        """(n,) float64, how much slower than the fastest each node computes."""
+        """(n,) float64, how many times slower each node computes, where the others wait for it."""
         found = torch.ones(n, dtype=torch.float64)
         for values in self.slower:
-            found *= values.of_nodes(torch.arange(n)).clamp(min=1)
+            found *= values.of_nodes(torch.arange(n))
+        return found
+
+    def at_own_pace(self, n: int) -> Tensor:
+        """(n,) bool, the slower ones that nobody waits for."""
+        found = torch.zeros(n, dtype=torch.bool)
+        for rule in self.naps:
+            if isinstance(rule, Stragglers):
+                found |= rule.slower.of_nodes(torch.arange(n)) > 1
         return found
 
     def check(self, n: int) -> None:
@@ -335,8 +343,7 @@ class Plan:
         for rule in self.links:
             if isinstance(rule, Listed):
                 named += [node for _, i, j, _ in rule.messages for node in (i, j)]
-        if named and max(named) >= n:
-            raise ValueError(f"faults: there is no node {max(named)}: nodes are 0 .. {n - 1}")
+        refuse_unknown("faults", named, n)
 
     @property
     def loses_nodes(self) -> bool:
@@ -434,7 +441,8 @@ def plan(
     _check_settings(seed, burst, mode, accounting, hold, reset, catch_up)
     how = PAUSED if mode == "pause" else CRASHED
     links: list[LinkRule] = []
-    lost, late = Values.of("loss", loss, 0, 1), Values.of("delay", delay, 0, MOST_LATE, whole=True)
+    lost = Values.of("faults: loss", loss, 0, 1)
+    late = Values.of("faults: delay", delay, 0, MOST_LATE, whole=True)
     if lost.largest > 0:
         links.append(Loss(key(seed, "faults", "loss"), lost, burst))
     if late.largest > 0:
@@ -443,12 +451,12 @@ def plan(
         links.append(Partition(cut))
     naps: list[NodeRule] = []
     if _is_value(sleep):
-        chance = Values.of("sleep", sleep, 0, 1)
+        chance = Values.of("faults: sleep", sleep, 0, 1)
         if chance.largest > 0:
             naps.append(Sleep(key(seed, "faults", "sleep"), chance))
     elif asleep := _windows("sleep", sleep):
         naps.append(Naps(asleep))
-    slower = Values.of("straggler", straggler, 1, 1e6, default=1.0)
+    slower = Values.of("faults: straggler", straggler, 1, 1e6, default=1.0)
     if slower.largest > 1 and not wait:
         naps.append(Stragglers(slower))
     roster: list[RosterRule] = []
@@ -466,7 +474,7 @@ def plan(
         tuple(links),
         tuple(naps),
         tuple(roster),
-        (slower,) if slower.largest > 1 else (),
+        (slower,) if wait and slower.largest > 1 else (),
         accounting,
         float(hold),
         reset,
@@ -768,11 +776,11 @@ class Values:
             elif array.ndim == 1:
                 nodes = {i: float(v) for i, v in enumerate(array)}
             else:
-                raise ValueError(f"faults: {name} = {given!r}: a number, (n, n) or (n,) numbers")
+                raise ValueError(f"{name} = {given!r}: a number, (n, n) or (n,) numbers")
         for value in (default, *edges.values(), *nodes.values()):
             if not _is_number(value) or not least <= value <= most or (whole and value % 1):
                 kind = "an integer" if whole else "a number"
-                raise ValueError(f"faults: {name} = {value!r}: {kind} in [{least:g}, {most:g}]")
+                raise ValueError(f"{name} = {value!r}: {kind} in [{least:g}, {most:g}]")
         return cls(
             float(default),
             tuple((i, j, float(v)) for (i, j), v in sorted(edges.items())),
@@ -795,6 +803,15 @@ class Values:
         found = self.of_nodes(senders)
         return _looked_up(self._edge_table, senders << 32 | receivers, found)
 
+    def of_links(
+        self, senders: Tensor, receivers: Tensor, worse: Callable[[Tensor, Tensor], Tensor]
+    ) -> Tensor:
+        """(E,) float64, where nodes stand for all links from and to them: the worse end counts."""
+        found = worse(self.of_nodes(senders), self.of_nodes(receivers))
+        if not self.edges:
+            return found
+        return _looked_up(self._edge_table, senders << 32 | receivers, found)
+
     def of_nodes(self, nodes: Tensor) -> Tensor:
         """(n,) float64."""
         found = torch.full((len(nodes),), self.default, dtype=torch.float64)
@@ -809,6 +826,12 @@ class Values:
     def _node_table(self) -> tuple[Tensor, Tensor]:
         keys = torch.tensor([i for i, _ in self.nodes])
         return keys, torch.tensor([v for _, v in self.nodes], dtype=torch.float64)
+
+
+def refuse_unknown(what: str, nodes: Sequence[int], n: int) -> None:
+    """ValueError if one of them is not among n nodes."""
+    if nodes and max(nodes) >= n:
+        raise ValueError(f"{what}: there is no node {max(nodes)}: nodes are 0 .. {n - 1}")
 
 
 def _looked_up(table: tuple[Tensor, Tensor], wanted: Tensor, otherwise: Tensor) -> Tensor:
@@ -828,7 +851,7 @@ def _place(name: str, place: Any) -> int | tuple[int, int]:
     ):
         found: int | tuple[int, int] = place
         return found
-    raise ValueError(f"faults: {name} of {place!r}: name a node, 2, or a link, (0, 1) or '0->1'")
+    raise ValueError(f"{name} of {place!r}: name a node, 2, or a link, (0, 1) or '0->1'")
 
 
 _TEXT = re.compile(r"\s*(\d+(?:\+\d+)*)\s*@\s*(\d+)(?:\s*-\s*(\d+))?\s*")

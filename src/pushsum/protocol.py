@@ -119,6 +119,7 @@ class Algorithm:
         static: whether it is for a graph that never changes.
         mean_gradient: whether gradients are averaged over all nodes before `direction`.
         plain_sgd: whether the local optimizer must be SGD: the method looks at `Step.rate`.
+        late: after how many exchanges it uses what was sent; modelled time hides transfers in them.
     """
 
     name: str
@@ -136,6 +137,7 @@ class Algorithm:
     static: bool = False
     mean_gradient: bool = False
     plain_sgd: bool = False
+    late: int = 0
 
     def init(self, x0: Tensor, step: Step) -> State:
         """The state before step 1: a = 1."""

@@ -166,6 +166,7 @@ class Consensus(NamedTuple):
 def consensus(x: Tensor, a: Tensor, y: Tensor) -> Consensus:
     """How far the nodes are apart; in float64, the average is the sum of x over the sum of a.
 
+    x and a may have rows besides those of nodes: what is under way.
     Some columns at a time, so that no array of the size of x is made.
     """
     width = max(1, BLOCK // len(x))

@@ -76,7 +76,7 @@ def osgp(lr: Rate, delay: int = 1, random: bool = False) -> Algorithm:
         a, *late_a = arrived(state.kept.a, got.a - own_a, step)
         return State(own_x + x, own_a + a, Underway(tuple(late_x), tuple(late_a)))
 
-    return Algorithm("OSGP", sgd(lr), start=start, send=push_moved, receive=receive)
+    return Algorithm("OSGP", sgd(lr), start=start, send=push_moved, receive=receive, late=delay)
 
 
 def private_push_sum(

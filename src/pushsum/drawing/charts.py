@@ -37,14 +37,14 @@ class Panel:
     log_y: bool = True
 
 
-def chart_svg(title: str, panels: Sequence[Panel]) -> str:
-    """Line charts side by side, two to a row, 900 pixels wide, with one legend below them all."""
+def chart_svg(title: str, panels: Sequence[Panel], width: int = 900) -> str:
+    """Line charts side by side, two to a row, with one legend below them all."""
     if not panels:
         raise ValueError("chart_svg: no panels: give at least one Panel")
     looks = _looks(panels)
-    width, header, margin = 900, 48, 24
+    header, margin = 48, 24
     across = min(2, len(panels))
-    size = (width / across, 280 if across == 2 else 380)
+    size = (width / across, 380 if width / across > 600 else 280)
     bottom = header + ceil(len(panels) / across) * size[1]
     body = [svg.text(margin, 31, svg.fit(title, width - 2 * margin, 17), 17, weight=600)]
     for position, panel in enumerate(panels):

@@ -59,14 +59,16 @@ def line(x1: float, y1: float, x2: float, y2: float, colour: str) -> str:
 
 
 def curve(points: Sequence[tuple[float, float]], colour: str, dash: str) -> str:
-    """A line through the points; a single point is a dot."""
+    """A line through the points; a single point is a dot. Pages have the palette's classes."""
+    kind = f"curve m{PALETTE.index(colour)}" if colour in PALETTE else "curve"
     if len(points) == 1:
         (x, y) = points[0]
-        return f'<circle class="curve" cx="{number(x)}" cy="{number(y)}" r="1.8" fill="{colour}"/>'
+        place = f'cx="{number(x)}" cy="{number(y)}"'
+        return f'<circle class="{kind}" {place} r="1.8" fill="{colour}"/>'
     dashes = f' stroke-dasharray="{dash}"' if dash else ""
     path = " ".join(f"{number(x)},{number(y)}" for x, y in points)
     return (
-        f'<polyline class="curve" points="{path}" '
+        f'<polyline class="{kind}" points="{path}" '
         f'fill="none" stroke="{colour}" stroke-width="1.6" stroke-linejoin="round"{dashes}/>'
     )
 

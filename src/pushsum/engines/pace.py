@@ -1,40 +1,31 @@
-"""How long a step takes where nodes and links are uneven; a model, like all times of links."""
+"""How long nodes wait for messages; a model, like all times of links."""
 
-from collections.abc import Sequence
-from typing import Literal
-
-Pace = Literal["synchronous", "overlapped", "asynchronous"]
+from torch import Tensor
 
 
-def link_seconds(size: float, gigabits: float, latency: float = 0.0) -> float:
-    """What a message of so many bytes takes on a link.
+def waiting_seconds(cover: float, busy: Tensor, latency: Tensor, slack: Tensor) -> float:
+    """How long a step lasts beyond its gradient, until the slowest message is there.
 
-    >>> link_seconds(125e6, gigabits=1.0, latency=0.5)
-    1.5
-    """
-    return 8 * size / (1e9 * gigabits) + latency
+    One with slack 0 is needed in the step in which it was sent: all wait for it. One that is needed
+    s exchanges later has their time. A link is busy with one message at a time, however late they
+    may be, while latencies of several overlap:
 
-
-def step_seconds(
-    compute: float, slowness: Sequence[float], links: Sequence[float], pace: Pace
-) -> float:
-    """What one step of the network takes.
-
-    Synchronous nodes wait for the slowest of them, and then for the slowest link. Overlapped ones
-    send while they compute. Asynchronous ones wait for nobody: a step is one of the fastest node,
-    and the slower ones take part in some of them.
+        wait = max over messages of  busy + latency                                if s = 0
+                                     max(busy, (busy + latency) / s) - cover       if s > 0
 
     Args:
-        compute: seconds of a gradient at the fastest node.
-        slowness: how many times slower each node is.
-        links: seconds of a message on each link that is used.
-        pace: who waits for whom.
+        cover: seconds that the nodes compute from one exchange to the next.
+        busy: (E,) seconds for which each message occupies its link.
+        latency: (E,) seconds that it is under way besides.
+        slack: (E,) after how many exchanges it is needed.
 
-    >>> [step_seconds(1.0, [1, 5], [0.5, 2.0], how)
-    ...  for how in ("synchronous", "overlapped", "asynchronous")]
-    [7.0, 5.0, 1.0]
+    >>> from torch import tensor
+    >>> links = tensor([1.0, 2.0]), tensor([0.0, 4.0])
+    >>> [waiting_seconds(1.5, *links, tensor([s, s])) for s in (0, 1, 2, 9)]
+    [6.0, 4.5, 1.5, 0.5]
     """
-    slowest, wire = compute * max(slowness), max(links, default=0.0)
-    if pace == "asynchronous":
-        return compute * min(slowness)
-    return max(slowest, wire) if pace == "overlapped" else slowest + wire
+    if len(busy) == 0:
+        return 0.0
+    wire = busy + latency
+    hidden = busy.maximum(wire / slack.clamp(min=1)) - cover
+    return max(0.0, float(hidden.where(slack > 0, wire).max()))

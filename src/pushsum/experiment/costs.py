@@ -2,12 +2,16 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
+from torch import Tensor
 
 from pushsum.config import Link
 from pushsum.engines.arithmetic import ring_bytes
 from pushsum.engines.engine import HEAD, Setup
+from pushsum.engines.pace import waiting_seconds
+from pushsum.faults import HERE, LOST, Plan, Values
 
 TIMES = ("compute", "transfer", "weighting_hidden", "weighting_exposed", "total")
 
@@ -21,14 +25,14 @@ class Costs:
         vectors: how many d-vectors a node pushes, pulls and averages in an exchange.
         vector: bytes of one.
         link: what a channel can carry.
-        slowest: how many times longer than others the node computes that all wait for.
+        plan: what fails, and who is slow.
     """
 
     setup: Callable[[int], Setup]
     vectors: tuple[int, int, int]
     vector: int
     link: Link
-    slowest: float = 1.0
+    plan: Plan
 
     def bytes_from(self, nodes: Sequence[int], t: int) -> int:
         """What nodes send in step t: along every edge its vectors and a head, by ring the means."""
@@ -46,18 +50,55 @@ class Costs:
         """What all nodes send in step t."""
         return self.bytes_from(range(self.setup(t - 1).topology.n), t)
 
-    def seconds(self, compute: float, weighting: float, sent: int) -> dict[str, float]:
-        """What a step would take with one machine like this per node and the configured links.
+    def seconds(self, t: int, compute: float, weighting: float) -> dict[str, float]:
+        """What step t would take with one machine like this per node and the configured links.
 
-        Weights are computed while parameters are on the wire (the paper's Fig. 1): only what
-        exceeds the transfer is exposed, or with `link.overlap=false` all of it.
+        All wait for the slowest of those that take part, and for messages, each as long as the
+        method and its delay leave it no time (`waiting_seconds`). Nobody waits for what is lost, or
+        for a node at its own pace and its messages.
+
+        Weights are computed while nodes wait for parameters (the paper's Fig. 1): only what
+        exceeds the wait is exposed, or with `link.overlap=false` all of it.
+
+        Args:
+            t: the step.
+            compute: seconds of a gradient, at a node that is not slow.
+            weighting: seconds in which a node computes its weights.
         """
-        n, (push, pull, mean) = self.setup(0).topology.n, self.vectors
-        carried = (push + pull + 2 * mean * (n - 1) / n) * self.vector  # a ring: all but one, twice
-        wire = 8 * carried / (1e9 * self.link.gigabits) + self.link.latency
-        transfer = wire if sent else 0.0
-        compute *= self.slowest
+        setup, (push, pull, mean) = self.setup(t - 1), self.vectors
+        n, exchange = setup.topology.n, -((setup.start - t) // setup.every)  # of a move: the next
+        awake = (self.plan.status(exchange, n) == HERE) & ~self.plan.asleep(exchange, n)
+        compute *= float(self.plan.slowness(n).where(awake, 1.0).max())
+        transfer = 0.0
+        if mean:  # by ring: all but one part, twice
+            nodes = torch.arange(n)
+            carried = 2 * mean * (n - 1) / n * self.vector
+            times = self._on_the_wire(carried, nodes, nodes.roll(-1))
+            transfer += waiting_seconds(0.0, *times, torch.zeros(n)) * (n > 1)
+        if push + pull:
+            senders, receivers = setup.edges(t)
+            fates = self.plan.fates(exchange, senders, receivers)
+            prompt = awake & ~self.plan.at_own_pace(n)
+            needed = prompt[senders] & prompt[receivers] & (fates != LOST) & (senders != receivers)
+            times = self._on_the_wire(
+                (push + pull) * self.vector, senders[needed], receivers[needed]
+            )
+            slack = fates[needed] + setup.algorithm.late
+            transfer += waiting_seconds(setup.every * compute, *times, slack)
         hidden = min(weighting, transfer) if self.link.overlap else 0.0
         exposed = weighting - hidden
         total = compute + transfer + exposed
         return dict(zip(TIMES, (compute, transfer, hidden, exposed, total), strict=True))
+
+    def _on_the_wire(
+        self, size: float, senders: Tensor, receivers: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """(E,) seconds for which messages of so many bytes occupy their links, and latencies."""
+        share, latency = self._links
+        parts = share.of_links(senders, receivers, torch.minimum)
+        seconds = 8 * size / (1e9 * self.link.gigabits * parts)
+        return seconds, latency.of_links(senders, receivers, torch.maximum)
+
+    @cached_property
+    def _links(self) -> tuple[Values, Values]:
+        return self.link.values()

@@ -23,6 +23,7 @@ from pushsum.experiment.environment import environment
 from pushsum.experiment.evaluation import Evaluator
 from pushsum.experiment.sampling import Feed, Sampler
 from pushsum.experiment.task import LOSSES, task
+from pushsum.faults import as_plan, refuse_unknown
 from pushsum.names import one_line
 from pushsum.networks import NETWORKS
 from pushsum.optimizers import Rule
@@ -71,7 +72,11 @@ class Experiment:
         self.random = not known and self._draws()
         self.algorithm = given.algorithm or build.algorithm(config, self.rate)
         self.rule = given.rule or build.rule(config, self.rate, self.layout.views)
-        self.faults = config.faults.plan(config.seed)
+        self.plan = config.faults.plan(config.seed)
+        self.plan.check(self.n)
+        for name, values in zip(("link.uneven", "link.far"), config.link.values(), strict=True):
+            refuse_unknown(name, values.named, self.n)
+        self.faults = as_plan(self.plan)
         if self.setup(0).faults is not None:  # which refuses what does not go together
             failing.check(self.setup(0))
 
@@ -216,10 +221,7 @@ class Experiment:
         kind = self.wire or next(self.model.parameters()).dtype
         vectors = what_is_sent(self.algorithm, self.n, self.layout.d)
         vector = self.layout.d * kind.itemsize
-        slowest = 1.0
-        if self.faults is not None and self.config.faults.wait:
-            slowest = float(self.faults.slowness(self.n).max())
-        return Costs(self.setup, vectors, vector, self.config.link, slowest)
+        return Costs(self.setup, vectors, vector, self.config.link, self.plan)
 
     def meta(self) -> dict[str, Any]:
         """What stands beside a run besides its configuration."""

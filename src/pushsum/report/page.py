@@ -26,7 +26,7 @@ from markupsafe import Markup
 from pushsum import __version__
 from pushsum.drawing import svg
 from pushsum.names import plain
-from pushsum.report import formats, pictures
+from pushsum.report import failures, formats, pictures
 from pushsum.report.curves import curves
 from pushsum.report.results import DATA, MODELS, Results, Setting, word
 from pushsum.report.runs import HOW, Run, shown
@@ -222,6 +222,18 @@ def _curves(results: Results, _: Path) -> Content:
     }
 
 
+def _failures(results: Results, _: Path) -> Content:
+    """Of runs under a fault plan."""
+    if not (found := failures.rows(results)):
+        return None
+    return {
+        "rows": found[: failures.MOST_ROWS],
+        "total": len(found),
+        "several": len({(r.method, r.topology, r.plan) for r in found}) < len(found),
+        "drawings": failures.charts(results),
+    }
+
+
 def _tuned(results: Results, _: Path) -> Content:
     """Every step size that was tried, for runs whose step size was chosen so."""
     found: dict[tuple[Any, ...], list[str]] = {}
@@ -287,6 +299,7 @@ def _labels(results: Results, _: Path) -> Content:
 SECTIONS: tuple[tuple[str, str, Callable[[Results, Path], Content]], ...] = (
     ("results", "Results", _results),
     ("curves", "Curves", _curves),
+    ("failures", "What failed", _failures),
     ("tuned", "Step sizes tried", _tuned),
     ("runs", "Single runs", _runs),
     ("topologies", "Topologies", _topologies),

@@ -14,6 +14,7 @@ _CELL = ("model.name", "data.name", "algorithm.name", "topology.name")
 _NO_MATTER = (  # to what Table 1 shows; or compared in words of their own
     *HOW,
     *("seed", "topology.seed", "link.gigabits", "link.latency", "link.overlap"),
+    *("link.uneven", "link.far"),
     *("split.alpha", "split.per_node", "split.minimum", "evaluation.recompute_batches"),
     *("steps", "algorithm.weighting", "model.pretrained", "model.width", "model.blocks"),
 )

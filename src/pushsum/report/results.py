@@ -171,6 +171,17 @@ def collect(runs: Iterable[Run], skipped: Iterable[Skipped] = ()) -> Results:
     return Results(tuple(settings), methods, (*skipped, *copies))
 
 
+def over(results: Results, key: str) -> dict[tuple[str, str, str], list[tuple[Any, Cell]]]:
+    """(method, topology, all else) -> cells that differ in one key alone, with its values."""
+    found: dict[tuple[str, str, str], list[tuple[Any, Cell]]] = defaultdict(list)
+    for setting in results.settings:
+        for (method, topology), cell in setting.cells.items():
+            run = cell.runs[0]
+            rest = _identity(run, [k for k in _shared_by_setting(run) if k != key])
+            found[method, topology, rest].append((run.value(key), cell))
+    return found
+
+
 # --------------------------------------------------------------------------- sorting
 
 

@@ -38,6 +38,17 @@ class Spread(NamedTuple):
     high: float
 
 
+class Faults(NamedTuple):
+    """What had failed until then: of all messages, and of the nodes; NaN if it was not recorded."""
+
+    sent: float
+    lost: float
+    late: float
+    alive: float
+    held: float
+    smallest_a: float
+
+
 class Record(NamedTuple):
     """One evaluation; NaN where nothing was measured.
 
@@ -46,6 +57,7 @@ class Record(NamedTuple):
         modelled: seconds on the configured network.
         accuracy, loss, validation, train_loss, theorem, mean_square: see `curves.MEASURES`.
         nodes, nodes_loss: accuracy and loss of the nodes' own models.
+        faults: what had failed, or None without a fault plan.
         weights: where the line begins that holds the weight matrix, or None.
     """
 
@@ -61,6 +73,7 @@ class Record(NamedTuple):
     mean_square: float
     nodes: Spread
     nodes_loss: Spread
+    faults: Faults | None
     weights: int | None
 
     def spread(self, key: str) -> Spread:
@@ -324,6 +337,7 @@ def _record(content: Any, place: int) -> Record:
     test = _mapping("test", content["test"])
     consensus = _mapping("consensus", content["consensus"])
     nodes = _mapping("nodes", content.get("nodes"))
+    faults = _mapping("faults", content.get("faults"))
     step, epoch = content["step"], _number(content["epoch"])
     if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step <= LAST_STEP:
         raise ValueError(f"step = {_quoted(step)} is not a number of steps")
@@ -342,6 +356,7 @@ def _record(content: Any, place: int) -> Record:
         mean_square=_number(consensus.get("mean_square")),
         nodes=_spread("nodes.accuracy", nodes.get("accuracy")),
         nodes_loss=_spread("nodes.loss", nodes.get("loss")),
+        faults=Faults(*(_number(faults.get(key)) for key in Faults._fields)) if faults else None,
         weights=place if isinstance(content.get("weights"), list) else None,
     )
 

@@ -299,14 +299,13 @@ def _one_step(
     if now.recorded == t - 1:  # not before: a record that is damaged is made again
         now.losses.clear()
     now.losses.append(float(asked.losses.mean()))
-    sent = engine.bytes - sent
-    now.bytes += sent
+    now.bytes += engine.bytes - sent
     for name, seconds in spent.items():
         now.seconds[name] += seconds
     now.seconds["gradients"] += asked.seconds
     now.seconds["total"] += perf_counter() - start
     here = len(runtime.nodes)
-    modelled = experiment.costs.seconds(asked.seconds / here, spent["weighting"] / here, sent)
+    modelled = experiment.costs.seconds(t, asked.seconds / here, spent["weighting"] / here)
     for name, seconds in modelled.items():
         now.modelled[name] += seconds
 

@@ -1,0 +1,151 @@
+"""What failed in runs under a fault plan: a row for each cell, and charts."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from math import isnan, nan
+from typing import NamedTuple
+
+from pushsum.drawing.charts import Panel, Series, chart_svg
+from pushsum.drawing.svg import PALETTE
+from pushsum.report.pictures import Drawing
+from pushsum.report.results import Cell, Estimate, Results, over
+from pushsum.report.runs import Run, shown
+
+MOST_LINES = len(PALETTE)  # of a chart
+MOST_ROWS = 200
+WIDTH = 340  # of a chart, in pixels: what a phone has
+
+
+class Row(NamedTuple):
+    """The runs of one method on one topology under one plan; NaN where nothing was recorded.
+
+    Attributes:
+        setting, method, topology: of its cell.
+        plan: what fails.
+        accuracy: in percent, at the last record.
+        lost, late: of all messages, in percent.
+        nodes, alive: how many nodes there are, and the fewest that were there.
+        smallest_a: of all nodes and records.
+        held: the most nodes that gave nothing away.
+    """
+
+    setting: str
+    method: str
+    topology: str
+    plan: str
+    accuracy: Estimate
+    lost: float
+    late: float
+    nodes: int
+    alive: float
+    smallest_a: float
+    held: float
+
+
+def rows(results: Results) -> list[Row]:
+    """One for each cell whose runs recorded faults."""
+    return [
+        _row(setting.name, method, topology, cell)
+        for setting in results.settings
+        for (method, topology), cell in setting.cells.items()
+        if _has_faults(cell)
+    ]
+
+
+def _has_faults(cell: Cell) -> bool:
+    return any(record.faults for run in cell.runs for record in run.records)
+
+
+def _row(setting: str, method: str, topology: str, cell: Cell) -> Row:
+    every = [record.faults for run in cell.runs for record in run.records if record.faults]
+    last = [run.last.faults for run in cell.runs if run.last.faults]
+    sent = sum(found.sent for found in last)
+    lost, late = sum(found.lost for found in last), sum(found.late for found in last)
+    return Row(
+        setting,
+        method,
+        topology,
+        plan_of(cell.runs[0]),
+        cell.estimate("accuracy"),
+        100 * lost / sent if sent else nan,
+        100 * late / sent if sent else nan,
+        cell.runs[0].nodes,
+        min(found.alive for found in every),
+        min(found.smallest_a for found in every),
+        max(found.held for found in every),
+    )
+
+
+def plan_of(run: Run) -> str:
+    """What failed, as in "loss=0.3, crash='2@30-60'"; the seed stands elsewhere.
+
+    Of a plan from a file, its name.
+    """
+    plan = re.sub(r"faults\(seed=\d+(?:, )?(.*?)\)(?= \||$)", r"\1", shown(run.meta.get("faults")))
+    return plan if len(plan) <= 200 else f"{plan[:200]}…"
+
+
+# --------------------------------------------------------------------------- charts
+
+
+def charts(results: Results) -> list[Drawing]:
+    """Accuracy under loss, nodes that are there and the smallest a over time; what there is."""
+    loss = "messages lost (%)", "accuracy (%)"
+    found = {
+        "Accuracy under loss": (*loss, list(under_loss(results)), False),
+        "Nodes that are there": ("steps", "nodes", list(_alive(results)), False),
+        "Smallest a": ("steps", "a", list(_smallest(results)), True),
+    }
+    return [
+        Drawing(
+            title,
+            f"the first {MOST_LINES} of {len(lines)}" * (len(lines) > MOST_LINES),
+            chart_svg(title, [Panel("", x, y, lines[:MOST_LINES], log_y=log)], WIDTH),
+            WIDTH,
+        )
+        for title, (x, y, lines, log) in found.items()
+        if lines
+    ]
+
+
+def _alive(results: Results) -> Iterator[Series]:
+    """Of every plan under which it changes, from the first run."""
+    seen = set()
+    for setting in results.settings:
+        for cell in setting.cells.values():
+            run = cell.runs[0]
+            points = [(r.step, r.faults.alive) for r in run.records if r.faults]
+            plan = plan_of(run)
+            if plan not in seen and any(alive != run.nodes for _, alive in points):
+                seen.add(plan)
+                yield _line([plan], points)
+
+
+def _smallest(results: Results) -> Iterator[Series]:
+    """Of every cell, from the first run."""
+    several = len({t for setting in results.settings for t in setting.topologies}) > 1
+    for setting in results.settings:
+        for (method, topology), cell in setting.cells.items():
+            run = cell.runs[0]
+            if points := [(r.step, r.faults.smallest_a) for r in run.records if r.faults]:
+                yield _line([method, *[topology] * several, plan_of(run)], points)
+
+
+def under_loss(results: Results) -> Iterator[Series]:
+    """Of every method that ran with several probabilities of loss, all else equal."""
+    groups = over(results, "faults.loss")
+    several = len({topology for _, topology, _ in groups}) > 1
+    for (method, topology, _), cells in groups.items():
+        known = sorted(
+            (loss, cell.estimate("accuracy").mean, plan_of(cell.runs[0]))
+            for loss, cell in cells
+            if type(loss) in (int, float) and 0 <= loss <= 1
+        )
+        if len({loss for loss, accuracy, _ in known if not isnan(accuracy)}) > 1:
+            others = re.sub(r"loss=[^,]*(, )?", "", known[-1][2]).rstrip(", ")  # but for the loss
+            words = [method, *[topology] * several, *[others] * bool(others)]
+            yield _line(words, [(100 * loss, accuracy) for loss, accuracy, _ in known])
+
+
+def _line(words: Iterable[str], points: Sequence[tuple[float, float]]) -> Series:
+    return Series(", ".join(words), [x for x, _ in points], [y for _, y in points])
