@@ -457,7 +457,7 @@ def test_every_key_is_listed_with_its_default_and_its_meaning(pushsum):
     assert [key for key in valid_keys() if key in keys] == keys
     sections = {key.rpartition(".")[0] for key in keys} - {""}
     assert set(valid_keys()) - set(keys) == sections
-    assert "algorithm.lr                   0.05                 step size" in out
+    assert ["algorithm.lr", "0.05", "step size"] in rows
 
 
 @pytest.mark.parametrize(("columns", "width"), [(None, 100), ("120", 120), ("20", 80)])

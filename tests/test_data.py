@@ -243,7 +243,7 @@ def test_files_that_are_refused(own, tmp_path):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("CIFAR10", "unknown data set 'CIFAR10' .did you mean cifar10"),
+        ("CIFAR11", "unknown data set 'CIFAR11' .did you mean cifar10"),
         ("", "unknown data set '': choose from digits, cifar10, "),
         ("../x", "unknown data set '../x'"),
     ],

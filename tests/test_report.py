@@ -864,7 +864,9 @@ def test_the_page_follows_runs_until_all_are_finished(tmp_path: Path) -> None:
 
 def test_a_page_that_is_no_longer_followed_stays_as_it_is(tmp_path: Path) -> None:
     fake_runs.run(tmp_path / "r", finished=False)
-    command = [sys.executable, "-m", "pushsum", "report", str(tmp_path), "--watch"]
+    heard = "import signal as s; s.signal(s.SIGINT, s.default_int_handler)"  # not in the background
+    start = f"{heard}; from pushsum.__main__ import main; main()"
+    command = [sys.executable, "-c", start, "report", str(tmp_path), "--watch"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline().strip().endswith(b"report.html")
@@ -1069,7 +1071,7 @@ def test_an_algorithm_has_one_colour_in_every_report_and_in_the_demo(tmp_path: P
     assert curves.curves(results(tmp_path / "pair"))["looks"] == [(1, 0), (3, 0)]
     drawn = demo.chart(
         [
-            demo.Outcome("Full", name, 1.0, 1.0, [1.0, 2.0], [0.0, 0.0], 0)
+            demo.Outcome("Full", name, "uniform", 1.0, 1.0, [1.0, 2.0], [0.0, 0.0], 0)
             for name in ("consensus", *NAMES[:5])
         ]
     )

@@ -25,7 +25,7 @@ def canonical(name: str, choices: Iterable[str]) -> str:
     >>> [canonical(name, ["cifar10", "S-ADDOPT"]) for name in ("CIFAR-10", "s_addopt", "mine.npz")]
     ['cifar10', 'S-ADDOPT', 'mine.npz']
     """
-    return {_letters(choice): choice for choice in choices}.get(_letters(name), name)
+    return {_letters(choice): choice for choice in choices}.get(_letters(str(name)), name)
 
 
 def _letters(name: str) -> str:

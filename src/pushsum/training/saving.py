@@ -94,8 +94,9 @@ def reopen(
     step, tensors, notes = checkpoint.load(mine, from_step)
     where = f"{mine}: the checkpoint of step {step}"
     try:
+        config = _continued(experiment, step, dict(notes["config"]))
         refuse_misfit(tensors, experiment, len(runtime.nodes), where)
-        now = restored_run(runtime, experiment, step, tensors, notes)
+        now = restored_run(runtime, experiment, config, step, tensors, notes)
     except KeyError as error:
         raise ValueError(
             f"{where} lacks {error}: it is of another version of pushsum, 0.1 perhaps (meta.json "
@@ -129,12 +130,12 @@ def refuse_misfit(tensors: dict[str, Tensor], experiment: Experiment, n: int, wh
 def restored_run(
     runtime: Runtime,
     experiment: Experiment,
+    config: Config,
     step: int,
     tensors: dict[str, Tensor],
     notes: dict[str, Any],
 ) -> RunState:
     """The run of a checkpoint."""
-    config = _continued(experiment, step, dict(notes["config"]))
     tensors = {name: value.to(experiment.device) for name, value in tensors.items()}
     x, a, engine = tensors["x"], tensors["a"], runtime.engine(experiment.setup(step))
     pattern = engine.begin(x)

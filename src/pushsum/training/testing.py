@@ -105,7 +105,7 @@ def _restored(directory: Path, trust: bool) -> tuple[Experiment, int, Nodes]:
     y = protocol.corrected(x, a)
     if built.faults is not None:  # of the living, and what is under way between them
         found = checkpoint.load(saving.place(directory, engine, 0), step)
-        now = saving.restored_run(OneProcess(built.n), built, *found).moment
+        now = saving.restored_run(OneProcess(built.n), built, built.config, *found).moment
         seen = Iterate(now, built.setup(step))
         alive, late = seen.alive, seen.under_way
         x = torch.cat([x[alive], late.x[None].to(x)])
