@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from pushsum import checks
 from pushsum.faults import Plan
 from pushsum.optimizers import Rule
 from pushsum.protocol import Algorithm, Gradient, State, Step
@@ -91,7 +91,7 @@ class Setup:
 
     def __post_init__(self) -> None:
         algorithm, topology = self.algorithm, self.topology
-        check_count("every", self.every, 1, "the number of local moves per exchange")
+        checks.count("every", self.every, "the number of local moves per exchange")
         if algorithm.static and topology.cycle != 1:
             raise ValueError(
                 f"{algorithm.name} is for a graph that never changes, and {topology} changes: "
@@ -170,9 +170,3 @@ def refuse_tiny(a: Tensor, kind: torch.dtype, nodes: Sequence[int], t: int) -> N
             f"small for {str(kind).removeprefix('torch.')}: y = x / a would be wrong; let it hear "
             "from more nodes" + ", or compute in float64" * (kind != torch.float64)
         )
-
-
-def check_count(name: str, value: object, least: int, meaning: str) -> None:
-    """Refuse what is no whole number, or too small a one."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise ValueError(f"{name} = {value!r}: {meaning} is an integer >= {least}")

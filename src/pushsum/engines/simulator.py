@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from pushsum import checks
 from pushsum.engines import tree
 from pushsum.engines.arithmetic import BLOCK, LONG, column_blocks, distances
 from pushsum.engines.arrivals import Arrivals
-from pushsum.engines.engine import HEAD, Known, Moment, Setup, average, check_count, refuse_tiny
+from pushsum.engines.engine import HEAD, Known, Moment, Setup, average, refuse_tiny
 from pushsum.engines.failing import (
     Failing,
     Faults,
@@ -540,7 +541,7 @@ def iterate(
     >>> round(last.average.item(), 3)
     2.0
     """
-    check_count("steps", steps, 0, "the number of steps")
+    checks.count("steps", steps, "the number of steps", least=0)
     if not isinstance(algorithm, Algorithm):
         raise ValueError(
             f"algorithm = {algorithm!r}: give one of pushsum.algorithms, such as sgp(lr=0.1)"
