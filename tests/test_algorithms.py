@@ -185,15 +185,14 @@ def test_many_nodes_take_the_edge_list_path_and_agree_with_the_reference():
 
 
 @pytest.mark.parametrize("weighting", WEIGHTINGS)
-@pytest.mark.parametrize("seed", [0, 1])
-def test_mass_is_conserved_over_ten_thousand_steps(weighting, seed):
-    rng = np.random.default_rng(seed)
+def test_mass_is_conserved_over_thousands_of_steps(weighting):
+    rng, steps = np.random.default_rng(0), 4000
     topology = ps.topology.from_graphs(random_cycle(rng, 7, 3, 0.3))
     x0 = torch.from_numpy(rng.standard_normal((7, 2)))
-    kicks = torch.from_numpy(rng.standard_normal((10_000, 7, 2)))
+    kicks = torch.from_numpy(rng.standard_normal((steps, 7, 2)))
     lr = 0.01
     run = ps.iterate(
-        algorithms.sgap(lr, WEIGHTINGS[weighting]), topology, lambda y, t: kicks[t - 1], x0, 10_000
+        algorithms.sgap(lr, WEIGHTINGS[weighting]), topology, lambda y, t: kicks[t - 1], x0, steps
     )
     total = x0.sum(0).numpy().astype(np.longdouble)
     scale = float(x0.abs().sum())
@@ -204,7 +203,7 @@ def test_mass_is_conserved_over_ten_thousand_steps(weighting, seed):
         if r.t % 500 == 0:
             assert abs(float(r.a.sum()) - 7) <= 7e-12
             assert np.abs(r.x.numpy().sum(0) - total).max() <= 1e-12 * scale
-    assert r.t == 10_000
+    assert r.t == steps
 
 
 @settings(max_examples=20, deadline=None)

@@ -17,7 +17,7 @@ from pushsum.engines.distributed.peers import Peers
 from pushsum.engines.engine import Setup
 from tests.ranks import on_ranks
 
-STEPS, D = 8, 7
+STEPS, D = 6, 7
 WEIGHTINGS = ("uniform", "lazy:c=0.3", "moreau:k=0.5,v=0.1", "scale-free-moreau", "far-first")
 TOPOLOGIES = ("full", "divide", "exponential", "random")
 SGD = partial(torch.optim.SGD, lr=0.05, momentum=0.5, weight_decay=0.01)

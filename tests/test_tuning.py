@@ -26,7 +26,13 @@ def table(tmp_path):
 
 
 def settings(table, *more):
-    common = ("split.kind=iid", "model.hidden=[4]", "epochs=5", "evaluation.nodes=false")
+    common = (
+        "split.kind=iid",
+        "model.hidden=[4]",
+        "epochs=5",
+        "evaluation.nodes=false",
+        "checkpoint=5",
+    )
     return (f"data.name={table}", *common, "evaluation.every=5", "gradients=vmap", *more)
 
 

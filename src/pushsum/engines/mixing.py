@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Protocol
 
 import torch
@@ -38,6 +38,35 @@ class Graph:
         turn = torch.arange(len(order)) - first[self.receivers[order]]
         return [order[turn == k] for k in range(int(turn.max()) + 1)]
 
+    @cached_property
+    def ends(self) -> list[tuple[Tensor, Tensor]]:
+        """The senders and receivers of each turn."""
+        return [(self.senders[k], self.receivers[k]) for k in self.turns]
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """What is given along the edges of a graph, and what that makes of the nodes' values."""
+
+    graph: Graph
+    along: Tensor  #: (E,) float64
+    wire: torch.dtype | None = None  #: see `mixer`
+
+    @cached_property
+    def push(self) -> "Mixer":
+        """Of values that travel."""
+        return mixer(self.graph, self.along, self.wire)
+
+    @cached_property
+    def scalars(self) -> "Mixer":
+        """Of what is sent whole, whatever the values travel in: a."""
+        return self.push if self.wire is None else mixer(self.graph, self.along)
+
+    @cached_property
+    def kept(self) -> Tensor:
+        """(n,) what the nodes give to themselves."""
+        return self.along[self.graph.senders == self.graph.receivers]
+
 
 class Mixer(Protocol):
     """What the nodes hold of what they sent."""
@@ -61,9 +90,12 @@ def mixer(graph: Graph, weights: Tensor, wire: torch.dtype | None = None) -> "Mi
     in_order = _sums_by_turn if few_turns else _segment_sums
     quick = _product if n <= FEW_NODES and SPARSE * len(weights) > n**2 else in_order
 
+    @cache
+    def sums(exact: bool, device: torch.device) -> Sums:
+        return (in_order if exact else quick)(graph, weights.to(device))
+
     def mix(value: Tensor, out: Tensor | None = None) -> Tensor:
-        sums = in_order if value.dtype == torch.float64 else quick
-        add_up = sums(graph, weights.to(value.device))
+        add_up = sums(value.dtype == torch.float64, value.device)
         held = torch.empty_like(value) if out is None else out
         width = max(1, WORK // n)
         room = torch.empty(2, n * width, dtype=torch.float64, device=value.device)
@@ -93,8 +125,8 @@ def _sums_by_turn(graph: Graph, weights: Tensor) -> Sums:
     """Sums by receiver, in the order of the senders: the k-th message of every node at a time."""
     device, w = weights.device, weights[:, None]
     messages = [
-        (graph.senders[k].to(device), graph.receivers[k].to(device), w[k.to(device)])
-        for k in graph.turns
+        (senders.to(device), receivers.to(device), w[edges.to(device)])
+        for edges, (senders, receivers) in zip(graph.turns, graph.ends, strict=True)
     ]
 
     def add_up(sent: Tensor, total: Tensor) -> None:

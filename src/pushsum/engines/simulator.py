@@ -31,7 +31,7 @@ from pushsum.engines.failing import (
     check,
     rows_of,
 )
-from pushsum.engines.mixing import FEW_NODES, Graph, Mixer, mixer
+from pushsum.engines.mixing import FEW_NODES, Graph, Mixer, Weights, mixer
 from pushsum.faults import Plan, as_plan
 from pushsum.optimizers import as_maker, torch_rule
 from pushsum.protocol import Algorithm, Got, Gradient, Sent, State, keep_received, own_gradient
@@ -105,7 +105,7 @@ class Iterate:
     @property
     def weights(self) -> Tensor:
         """(E,) what was given along each edge, float64."""
-        return self.moment.weights
+        return self.moment.weights.clone()
 
     @property
     def W(self) -> Tensor:
@@ -194,6 +194,7 @@ class Network:
         self.nodes = torch.arange(self.topology.n)
         kept = GRAPHS if self.topology.n <= FEW_NODES else 2
         self._kept_graph = lru_cache(kept)(self._made_graph)
+        self._kept_weights = lru_cache(kept)(self._made_weights)
         self.seconds = {"weighting": 0.0, "mixing": 0.0}
         self.bytes = 0
         self.collective = False
@@ -209,6 +210,19 @@ class Network:
         """The graph of an exchange."""
         cycle = self.topology.cycle
         return self._kept_graph(exchange if cycle is None else (exchange - 1) % cycle + 1)
+
+    def _made_weights(self, graph: Graph) -> Weights:
+        return self._weighed(View.of_edges(graph.n, graph.senders, graph.receivers), graph)
+
+    def _weighed(self, view: View, graph: Graph) -> Weights:
+        wire = self.setup.wire
+        return Weights(graph, self.weighting.along(view, wire), wire)
+
+    def weights(self, graph: Graph, memory: "Memory | None") -> Weights:
+        """Line 3: weights from the buffers as the exchange before left them."""
+        if memory is None:  # those of a graph whose nodes know nothing of each other
+            return self._kept_weights(graph)
+        return self._weighed(View(graph.n, graph.senders, graph.receivers, *memory.seen), graph)
 
     def begin(self, x0: Tensor) -> Moment:
         """Before step 1."""
@@ -360,19 +374,16 @@ class _Exchange:
     def _weigh(self) -> None:
         """Line 3: weights from the buffers as the exchange before left them; and line 7 for a."""
         start = perf_counter()
-        graph, memory = self.graph, self.memory
-        if memory is None:
-            view = View.of_edges(graph.n, graph.senders, graph.receivers)
-        else:
-            view = View(graph.n, graph.senders, graph.receivers, *memory.seen)
-        self.weights = self.network.weighting.along(view, self.wire)
+        graph = self.graph
+        weights = self.network.weights(graph, self.memory)
         if self.failing is not None:
-            self.weights, self.a = self.failing.weigh(self.weights)
+            along, self.a = self.failing.weigh(weights.along)
+            weights = Weights(graph, along)
         else:
-            self._push = mixer(graph, self.weights, self.wire)
-            self.a = mixer(graph, self.weights)(self.now.state.a[:, None])[:, 0]
+            self._push = weights.push
+            self.a = weights.scalars(self.now.state.a[:, None])[:, 0]
             refuse_tiny(self.a, self.now.state.x.dtype, range(graph.n), self.now.t + 1)
-        self._kept = self.weights[graph.senders == graph.receivers]
+        self.weights, self._kept = weights.along, weights.kept
         self.weighting += perf_counter() - start
 
     def scaled(self, move: Tensor) -> Tensor:
@@ -440,12 +451,11 @@ class _Exchange:
             holders, heard = following.senders, following.receivers
         else:
             holders, heard = self.arrivals.pairs()
-        last = self.arrivals.last(holders, heard)
-        self._pairs = {
-            step: (holders[last == step], heard[last == step], _zeros(int((last == step).sum())))
-            for step, _ in self.arrivals.steps
-            if bool((last == step).any())
-        }
+        last, self._pairs = self.arrivals.last(holders, heard), {}
+        for step, _ in self.arrivals.steps:
+            (then,) = (last == step).nonzero(as_tuple=True)
+            if len(then):
+                self._pairs[step] = holders[then], heard[then], _zeros(len(then))
         return self._pairs
 
     @property
@@ -488,6 +498,8 @@ class _Exchange:
     def _sorted(self, pairs: "Pairs") -> tuple[Tensor, Tensor, Tensor]:
         if not pairs:
             return _zeros(0).long(), _zeros(0).long(), _zeros(0)
+        if len(pairs) == 1:
+            return next(iter(pairs.values()))
         holders, heard, d2 = (torch.cat(parts) for parts in zip(*pairs.values(), strict=True))
         order = (holders * self.graph.n + heard).argsort()
         return holders[order], heard[order], d2[order]
