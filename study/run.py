@@ -19,7 +19,17 @@ FINE_TUNING = ("table1", "controls", "seldom", "random", "seeds", "end", "again"
 SWEEPS = (
     *(f"finetune-{name}" for name in FINE_TUNING),
     *("table1", "centralized", "iid", "far-first", "fresh", "lazy", "momentum", "rates"),
-    *("groupnorm", "dials", "published", "budget", "quickdraw", "longer", "again", "faults"),
+    *(
+        "groupnorm",
+        "dials",
+        "published",
+        "budget",
+        "quickdraw",
+        "longer",
+        "again",
+        "faults",
+        "methods",
+    ),
 )
 
 
