@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from argparse import ArgumentParser
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -126,4 +127,10 @@ def measured(tree: Path, name: str) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:] or list(CASES))
+    parser = ArgumentParser(prog="python -m benchmarks.against", description="this tree / COMMIT")
+    parser.add_argument("commit")
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
+    options = parser.parse_args()
+    if unknown := set(options.cases) - set(CASES):
+        parser.error(f"unknown {unknown}: choose among {', '.join(CASES)}")
+    main(options.commit, options.cases or list(CASES))

@@ -31,6 +31,7 @@ USUAL = {
     "model.stem": None,
     "model.fresh_last_layer": False,
     "algorithm.schedule.kind": "cosine",
+    "algorithm.every": 1,
     "published.restart": False,
     "published.same_batches": False,
     "published.per_receiver": False,
