@@ -5,7 +5,6 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from torch import Tensor, nn
 
 from pushsum import config, training
@@ -25,7 +24,8 @@ class Simulation:
     """What a simulation has come to.
 
     Attributes:
-        records: what was measured, from before step 1 on, as `pushsum run` writes it.
+        records: what was measured, from before step 1 on, as `pushsum run` writes it; under
+            "local" what the nodes' models, and the personal ones, reach on the node's own data.
         model: the nodes' average, in evaluation mode.
         nodes: of every node, the `state_dict` of its own model.
         personal: the same of the nodes' personal models, where the method has any.
@@ -81,7 +81,8 @@ def simulate(
         steps: stop after so many steps, unless the epochs are over before.
         batch: samples per node and step.
         every: local moves per exchange.
-        test: what the models are tested with, in the form of a part; None: all parts together.
+        test: what the models are tested with, in the form of a part, which is divided among the
+            nodes as their labels are; or a list of parts, one for each node. None: the parts.
         test_every: epochs between two records.
         seed: of everything that is random, dropout included.
         progress: called with every record.
@@ -93,13 +94,15 @@ def simulate(
     >>> [round(number, 2) for p in made.model.parameters() for number in p.flatten().tolist()]
     [1.0, 1.0, 1.0]
     """
-    found, sizes = own.joined("parts", parts)
-    x, y = (found["x_train"], found["y_train"]) if test is None else own.in_memory("test", test)
-    held = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
-    arrays = found | {"x_test": x, "y_test": y}
-    graphs = as_topology(topology, len(sizes))
-    if graphs.n != len(sizes):
-        raise ValueError(f"topology is of {graphs.n} nodes, and there are {len(sizes)} parts")
+    n, parts = len(parts), list(parts)
+    *train, held = own.joined("parts", parts)
+    *tested, test_held = own.joined("test", parts if test is None else test)
+    arrays = dict(zip(own.ARRAYS, (*train, *tested), strict=True))
+    if test_held is not None and len(test_held) != n:
+        raise ValueError(f"test: a list of {len(test_held)} parts, and there are {n} nodes")
+    graphs = as_topology(topology, n)
+    if graphs.n != n:
+        raise ValueError(f"topology is of {graphs.n} nodes, and there are {n} parts")
     method: dict[str, Any] = {"every": every}
     if isinstance(algorithm, str):
         method |= {"name": algorithm} | ({} if lr is None else {"lr": lr})
@@ -110,7 +113,7 @@ def simulate(
         "epochs": epochs,
         "steps": steps,
         "batch": batch,
-        "topology": {"nodes": len(sizes)},
+        "topology": {"nodes": n},
         "algorithm": method,
         "evaluation": {"every": test_every},
     }
@@ -118,7 +121,7 @@ def simulate(
     if optimizer is not None:
         rule = torch_rule(as_maker(optimizer), views=Layout.of(model).views)
     given = Given(
-        own.checked("parts", arrays, "parts", held, tokens=True),
+        own.checked("parts", arrays, "parts", held, test_held, tokens=True),
         graphs,
         deepcopy(model),
         loss,

@@ -55,7 +55,8 @@ class Experiment:
         self.device = build.device(config.device)
         self.graphs = given.graphs or build.graphs(config)
         self.dataset = given.dataset or build.dataset(config)
-        self.parts, self.held_out = build.parts(config, self.dataset), np.empty(0, dtype=np.int64)
+        self.whole_parts = self.parts = build.parts(config, self.dataset)
+        self.held_out = np.empty(0, dtype=np.int64)
         if config.data.validation:
             self.parts, self.held_out = partition.hold_out(
                 self.parts, config.data.validation, config.seed
@@ -263,6 +264,14 @@ class Experiment:
     # ----------------------------------------------------------------- pieces of a run
 
     @cached_property
+    def test_parts(self) -> Sequence[np.ndarray]:
+        """The test samples of each node's own: as the data say, or divided as for training."""
+        found = self.dataset
+        return found.test_parts or partition.of_test(
+            self.whole_parts, found.groups, found.test_groups, self.config.seed
+        )
+
+    @cached_property
     def sampler(self) -> Sampler:
         """Which samples a node draws."""
         c, alike = self.config, self.config.published.same_batches
@@ -282,8 +291,9 @@ class Experiment:
     def evaluator(self) -> Evaluator:
         """What tests the models of a run."""
         c, everything = self.config, np.unique(np.concatenate(self.parts))
+        held_out, test_parts = self.held_out, self.test_parts if c.evaluation.nodes else ()
         return Evaluator(
-            c, self.task, self.feed, everything, self.held_out, self.model, self.layout
+            c, self.task, self.feed, everything, held_out, test_parts, self.model, self.layout
         )
 
     def start(self) -> Tensor:

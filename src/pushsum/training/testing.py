@@ -43,9 +43,10 @@ def tested(directory: Path, trust: bool = False) -> Tested:  # noqa: PT028
     for policy in policies:
         try:
             answer.results[policy] = built.evaluator.test(
-                built.evaluator.average_model(*nodes, step, policy=policy)
+                built.evaluator.average_model(*nodes[:4], step, policy=policy)
             )
-            answer.own[policy] = built.evaluator.nodes(nodes.y, nodes.buffers, step, policy=policy)
+            own = built.evaluator.nodes(nodes.numbers, nodes.y, nodes.buffers, step, policy=policy)
+            answer.own[policy] = [found.everywhere for found in own]
         except ValueError as error:  # BatchNorm, of a batch of one sample
             answer.refused[policy] = str(error)
     return answer
@@ -66,7 +67,7 @@ def trained(
             weighting, method and topology are not needed.
     """
     built, step, nodes = _restored(Path(directory), trust)
-    return own_copy(built.evaluator.average_model(*nodes, step, policy=policy))
+    return own_copy(built.evaluator.average_model(*nodes[:4], step, policy=policy))
 
 
 def own_copy(model: nn.Module) -> nn.Module:
@@ -83,6 +84,7 @@ class Nodes(NamedTuple):
     a: Tensor
     y: Tensor
     buffers: dict[str, Tensor]
+    numbers: list[int]  #: of those that are there
 
 
 def _restored(directory: Path, trust: bool) -> tuple[Experiment, int, Nodes]:
@@ -102,7 +104,7 @@ def _restored(directory: Path, trust: bool) -> tuple[Experiment, int, Nodes]:
     tensors = {name: value.to(built.device) for name, value in tensors.items()}
     buffers = {k.removeprefix("buffers."): v for k, v in tensors.items() if k.startswith("buffers")}
     x, a = tensors["x"], tensors["a"]
-    y = protocol.corrected(x, a)
+    y, numbers = protocol.corrected(x, a), list(range(built.n))
     if built.faults is not None:  # of the living, and what is under way between them
         found = checkpoint.load(saving.place(directory, engine, 0), step)
         now = saving.restored_run(OneProcess(built.n), built, built.config, *found).moment
@@ -111,7 +113,8 @@ def _restored(directory: Path, trust: bool) -> tuple[Experiment, int, Nodes]:
         x = torch.cat([x[alive], late.x[None].to(x)])
         a = torch.cat([a[alive], a.new_tensor([late.a])])
         y, buffers = y[alive], {name: b[alive] for name, b in buffers.items()}
-    return built, step, Nodes(x, a, y, buffers)
+        numbers = [node for node in numbers if alive[node]]
+    return built, step, Nodes(x, a, y, buffers, numbers)
 
 
 def _without_method(content: dict[str, Any]) -> dict[str, Any]:
