@@ -195,7 +195,7 @@ def test_pointing_at_a_panel_shows_the_values(browser: Browser, page: Path) -> N
     assert [row[1] for row in shown] == list(ROWS)
     runs = report.load(page.parent)
     last = [
-        100 * run.last.accuracy
+        100 * run.last.main
         for run in runs
         if (run.algorithm, run.config["topology.name"]) == ("SGAP", "full")
     ]

@@ -11,7 +11,7 @@ from pushsum.batchnorm import BatchNormPolicy
 from pushsum.engines.runtime import OneProcess
 from pushsum.engines.simulator import Iterate
 from pushsum.experiment import Experiment
-from pushsum.experiment.task import Measure
+from pushsum.measures import Measure
 from pushsum.names import one_line
 from pushsum.reading import MOST_META, json_value
 from pushsum.training import saving
