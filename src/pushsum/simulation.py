@@ -12,6 +12,7 @@ from pushsum.data import own
 from pushsum.engines.gradients import Layout, Loss
 from pushsum.experiment import Experiment
 from pushsum.experiment.experiment import Given
+from pushsum.faults import Plan, as_plan
 from pushsum.optimizers import as_maker, torch_rule
 from pushsum.protocol import Algorithm
 from pushsum.topology import Topology, as_topology
@@ -62,6 +63,7 @@ def simulate(
     every: int = 1,
     test: Any = None,
     test_every: float = 1,
+    faults: Plan | str | None = None,
     seed: int = 0,
     progress: Callable[[Record], None] = lambda record: None,
 ) -> Simulation:
@@ -84,6 +86,8 @@ def simulate(
         test: what the models are tested with, in the form of a part, which is divided among the
             nodes as their labels are; or a list of parts, one for each node. None: the parts.
         test_every: epochs between two records.
+        faults: what fails, one of `pushsum.faults`, e.g. plan(seed=0, loss=0.3); None: nothing.
+            The average model is then that of the nodes that are there in the end.
         seed: of everything that is random, dropout included.
         progress: called with every record.
 
@@ -127,6 +131,7 @@ def simulate(
         loss,
         None if isinstance(algorithm, str) else algorithm,
         rule,
+        as_plan(faults),
     )
     return _run(Experiment(config.parse(content, trust=True), given), progress)
 
@@ -146,7 +151,7 @@ def _run(built: Experiment, progress: Callable[[Record], None]) -> Simulation:
         models = [tested.node_model(rows, now.buffers, k, now.step) for k in range(len(rows))]
         return [{k: v.detach().clone() for k, v in m.state_dict().items()} for m in models]
 
-    average = tested.average_model(moment.state.x, moment.state.a, moment.y, now.buffers, now.step)
+    average = tested.average_model(*training.present(built, now)[:4], now.step)
     return Simulation(
         records,
         training.own_copy(average),

@@ -23,7 +23,7 @@ from pushsum.experiment.environment import environment
 from pushsum.experiment.evaluation import Evaluator
 from pushsum.experiment.sampling import Feed, Sampler
 from pushsum.experiment.task import LOSSES, task
-from pushsum.faults import as_plan, refuse_unknown
+from pushsum.faults import Plan, as_plan, refuse_unknown
 from pushsum.names import one_line
 from pushsum.networks import NETWORKS
 from pushsum.optimizers import Rule
@@ -43,6 +43,7 @@ class Given(NamedTuple):
     loss: str | Loss | None = None
     algorithm: Algorithm | None = None
     rule: Rule | None = None
+    faults: Plan | None = None
 
 
 class Experiment:
@@ -73,7 +74,7 @@ class Experiment:
         self.random = not known and self._draws()
         self.algorithm = given.algorithm or build.algorithm(config, self.rate)
         self.rule = given.rule or build.rule(config, self.rate, self.layout.views)
-        self.plan = config.faults.plan(config.seed)
+        self.plan = given.faults or config.faults.plan(config.seed)
         self.plan.check(self.n)
         for name, values in zip(("link.uneven", "link.far"), config.link.values(), strict=True):
             refuse_unknown(name, values.named, self.n)

@@ -15,6 +15,7 @@ from pushsum.measures import Measure
 from pushsum.names import one_line
 from pushsum.reading import MOST_META, json_value
 from pushsum.training import saving
+from pushsum.training.state import RunState
 
 
 class Tested(NamedTuple):
@@ -78,7 +79,7 @@ def own_copy(model: nn.Module) -> nn.Module:
 
 
 class Nodes(NamedTuple):
-    """What all nodes hold."""
+    """What the nodes hold."""
 
     x: Tensor
     a: Tensor
@@ -104,17 +105,27 @@ def _restored(directory: Path, trust: bool) -> tuple[Experiment, int, Nodes]:
     tensors = {name: value.to(built.device) for name, value in tensors.items()}
     buffers = {k.removeprefix("buffers."): v for k, v in tensors.items() if k.startswith("buffers")}
     x, a = tensors["x"], tensors["a"]
-    y, numbers = protocol.corrected(x, a), list(range(built.n))
-    if built.faults is not None:  # of the living, and what is under way between them
+    if built.faults is not None:
         found = checkpoint.load(saving.place(directory, engine, 0), step)
-        now = saving.restored_run(OneProcess(built.n), built, built.config, *found).moment
-        seen = Iterate(now, built.setup(step))
-        alive, late = seen.alive, seen.under_way
-        x = torch.cat([x[alive], late.x[None].to(x)])
-        a = torch.cat([a[alive], a.new_tensor([late.a])])
-        y, buffers = y[alive], {name: b[alive] for name, b in buffers.items()}
-        numbers = [node for node in numbers if alive[node]]
-    return built, step, Nodes(x, a, y, buffers, numbers)
+        now = saving.restored_run(OneProcess(built.n), built, built.config, *found)
+        return built, step, present(built, now)
+    return built, step, Nodes(x, a, protocol.corrected(x, a), buffers, list(range(built.n)))
+
+
+def present(built: Experiment, now: RunState) -> Nodes:
+    """What the nodes of a run hold; under faults the living, and what is under way between them."""
+    state, y, buffers = now.moment.state, now.moment.y, now.buffers
+    if built.faults is None:
+        return Nodes(state.x, state.a, y, buffers, list(range(built.n)))
+    seen = Iterate(now.moment, built.setup(now.step))
+    alive, late = seen.alive.to(y.device), seen.under_way
+    return Nodes(
+        torch.cat([state.x[alive], late.x[None].to(state.x)]),
+        torch.cat([state.a[alive], state.a.new_tensor([late.a])]),
+        y[alive],
+        {name: b[alive] for name, b in buffers.items()},
+        alive.nonzero()[:, 0].tolist(),
+    )
 
 
 def _without_method(content: dict[str, Any]) -> dict[str, Any]:
