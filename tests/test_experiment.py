@@ -31,7 +31,7 @@ from pushsum.experiment.evaluation import Evaluator
 from pushsum.experiment.sampling import Sampler
 from pushsum.theory import consensus
 from pushsum.training import Diverged, loop, run
-from pushsum.training.loop import _refuse_infinite
+from pushsum.training.loop import _refuse_infinite, when_to_record
 from tests.live import Live
 from tests.ranks import DEADLINE, in_session, until
 
@@ -966,3 +966,28 @@ def test_with_every_steps_between_exchanges_send_nothing(tmp_path):
         run(build("steps=6", f"algorithm.every={every}"), tmp_path / str(every)) for every in (1, 3)
     )
     assert 3 * seldom["bytes"] == whole["bytes"]
+
+
+@pytest.mark.parametrize(
+    ("words", "interval"),
+    [
+        (["topology.nodes=6", "evaluation.every=0.1"], 3),  # a multiple of the cycle of 3
+        (["topology.nodes=16", "evaluation.every=0.2"], 6),  # shares a factor with 4
+        (["topology.nodes=16", "evaluation.every=0.2", "algorithm.every=2"], 6),
+        (["topology.nodes=6", "evaluation.every=0.2", "algorithm.every=4"], 6),
+        (["topology.nodes=6", "evaluation.every=0.1666", "topology.name=full"], 5),
+        (["topology.nodes=8", "evaluation.every=0.2666", "topology.name=random"], 8),
+    ],
+)
+def test_records_fall_on_every_graph_of_a_cycle(words, interval):
+    built = build("topology.name=exponential", *words)
+    built.steps_per_epoch, built.steps = 30, 1800
+    every = built.config.algorithm.every
+    cycle = built.graphs.cycle or built.graphs.period
+    due = when_to_record(built)
+    steps = [t for t in range(built.steps + 1) if due(t)]
+    assert (steps[0], steps[-1]) == (0, built.steps)
+    assert len(steps) == built.steps // interval + 1
+    assert all(0 <= t - k * interval < interval for k, t in enumerate(steps))
+    graphs = np.bincount([(t // every - 1) % cycle for t in steps[1:-1]], minlength=cycle)
+    assert graphs.min() > 0.4 * graphs.max()
