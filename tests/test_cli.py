@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 import typer
 
-from pushsum import cli
+from pushsum import __version__, cli
 
 
 @pytest.fixture
@@ -208,7 +208,7 @@ def test_demo_trains_and_reports(pushsum, tmp_path):
 
 
 def test_version(pushsum):
-    assert pushsum("--version") == (0, "pushsum 0.1.0\n", "")
+    assert pushsum("--version") == (0, f"pushsum {__version__}\n", "")
 
 
 @pytest.mark.parametrize(
