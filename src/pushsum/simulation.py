@@ -98,9 +98,9 @@ def simulate(
     >>> [round(number, 2) for p in made.model.parameters() for number in p.flatten().tolist()]
     [1.0, 1.0, 1.0]
     """
-    n, parts = len(parts), list(parts)
-    *train, held = own.joined("parts", parts)
-    *tested, test_held = own.joined("test", parts if test is None else test)
+    n, read = len(parts), own.joined("parts", list(parts))
+    *train, held = read
+    *tested, test_held = read if test is None else own.joined("test", test)
     arrays = dict(zip(own.ARRAYS, (*train, *tested), strict=True))
     if test_held is not None and len(test_held) != n:
         raise ValueError(f"test: a list of {len(test_held)} parts, and there are {n} nodes")
