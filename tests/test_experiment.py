@@ -451,10 +451,10 @@ def test_a_record_is_not_made_twice_after_a_crash(tmp_path, monkeypatch):
     run(build(*overrides), tmp_path / "whole")
     original = Evaluator.nodes
 
-    def stopped(self, y, buffers, t, stopping):
+    def stopped(self, *arguments):
         if len(records(tmp_path / "cut")) == 1:
             os.kill(os.getpid(), signal.SIGTERM)
-        return original(self, y, buffers, t, stopping)
+        return original(self, *arguments)
 
     monkeypatch.setattr(Evaluator, "nodes", stopped)
     with pytest.raises(training.Stopped, match="saved step 2"):
@@ -849,7 +849,7 @@ def test_a_signal_during_an_evaluation_is_obeyed_at_once(tmp_path, monkeypatch):
     run(build(*overrides), whole)
     asked, original = 0, Evaluator.nodes
 
-    def nodes(self, y, buffers, t, stopping):
+    def nodes(self, numbers, y, buffers, t, stopping):
         def asking() -> bool:
             nonlocal asked
             asked += 1
@@ -857,7 +857,7 @@ def test_a_signal_during_an_evaluation_is_obeyed_at_once(tmp_path, monkeypatch):
                 os.kill(os.getpid(), signal.SIGTERM)
             return stopping()
 
-        return original(self, y, buffers, t, asking)
+        return original(self, numbers, y, buffers, t, asking)
 
     monkeypatch.setattr(Evaluator, "nodes", nodes)
     with pytest.raises(training.Stopped, match="saved step 0"):
