@@ -46,7 +46,7 @@ def main(directory: Path) -> None:
     rows = {row["run"]: row for row in read("runs")}
     curves = [row for row in read("curves") if row["run"] not in runs]
     for name, run in runs.items():
-        kept, accuracy = rows.get(name, {}), run.last.accuracy
+        kept, accuracy = rows.get(name, {}), run.last.main
         if (kept.get("accuracy"), kept.get("commit")) != (str(accuracy), run.meta["git"]):
             print(name, flush=True)
             rows[name] = {"run": name} | _about(run) | _reached(run)

@@ -85,7 +85,8 @@ def test_what_is_no_run_is_refused(tmp_path):
 
 
 def test_evaluations_may_come_more_often_than_epochs(tmp_path):
-    built = Experiment(config.read(None, ["model.hidden=[4]", "epochs=1", "evaluation.every=0.25"]))
+    words = ["model.hidden=[4]", "epochs=1", "evaluation.every=0.25", "topology.name=full"]
+    built = Experiment(config.read(None, words))
     training.run(built, tmp_path)
     lines = (tmp_path / "records.jsonl").read_text().splitlines()
     steps = [json.loads(line)["step"] for line in lines]

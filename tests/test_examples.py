@@ -154,9 +154,12 @@ def test_examples_of_simulate_reach_what_they_should(monkeypatch):
     assert regression["together"].results["r2"] > 0.9
     assert max(one.results["r2"] for one in regression["alone"]) < 0.5
     personal, printed = play("personal")
-    errors = [float(number) for number in re.findall(r"\d+\.\d+", printed)]
-    assert all(own < 0.2 * common for common, own in zip(*[iter(errors)] * 2, strict=True))
-    assert "personal" in personal["made"].records[-1]
+    local = personal["made"].records[-1]["local"]
+    common, own = (local[models]["loss"]["mean"] for models in ("nodes", "personal"))
+    assert own < 0.2 * common
+    assert [float(word) for word in re.findall(r"\d+\.\d+", printed)] == [
+        pytest.approx(value, abs=0.006) for value in (common, own)
+    ]
     text, _ = play("language_model")
     assert text["made"].records[0]["test"]["perplexity"] > 20
     assert text["made"].results["perplexity"] < 6

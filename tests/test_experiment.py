@@ -31,7 +31,7 @@ from pushsum.experiment.evaluation import Evaluator
 from pushsum.experiment.sampling import Sampler
 from pushsum.theory import consensus
 from pushsum.training import Diverged, loop, run
-from pushsum.training.loop import _refuse_infinite
+from pushsum.training.loop import _refuse_infinite, when_to_record
 from tests.live import Live
 from tests.ranks import DEADLINE, in_session, until
 
@@ -451,10 +451,10 @@ def test_a_record_is_not_made_twice_after_a_crash(tmp_path, monkeypatch):
     run(build(*overrides), tmp_path / "whole")
     original = Evaluator.nodes
 
-    def stopped(self, y, buffers, t, stopping):
+    def stopped(self, *arguments):
         if len(records(tmp_path / "cut")) == 1:
             os.kill(os.getpid(), signal.SIGTERM)
-        return original(self, y, buffers, t, stopping)
+        return original(self, *arguments)
 
     monkeypatch.setattr(Evaluator, "nodes", stopped)
     with pytest.raises(training.Stopped, match="saved step 2"):
@@ -849,7 +849,7 @@ def test_a_signal_during_an_evaluation_is_obeyed_at_once(tmp_path, monkeypatch):
     run(build(*overrides), whole)
     asked, original = 0, Evaluator.nodes
 
-    def nodes(self, y, buffers, t, stopping):
+    def nodes(self, numbers, y, buffers, t, stopping):
         def asking() -> bool:
             nonlocal asked
             asked += 1
@@ -857,7 +857,7 @@ def test_a_signal_during_an_evaluation_is_obeyed_at_once(tmp_path, monkeypatch):
                 os.kill(os.getpid(), signal.SIGTERM)
             return stopping()
 
-        return original(self, y, buffers, t, asking)
+        return original(self, numbers, y, buffers, t, asking)
 
     monkeypatch.setattr(Evaluator, "nodes", nodes)
     with pytest.raises(training.Stopped, match="saved step 0"):
@@ -966,3 +966,28 @@ def test_with_every_steps_between_exchanges_send_nothing(tmp_path):
         run(build("steps=6", f"algorithm.every={every}"), tmp_path / str(every)) for every in (1, 3)
     )
     assert 3 * seldom["bytes"] == whole["bytes"]
+
+
+@pytest.mark.parametrize(
+    ("words", "interval"),
+    [
+        (["topology.nodes=6", "evaluation.every=0.1"], 3),  # a multiple of the cycle of 3
+        (["topology.nodes=16", "evaluation.every=0.2"], 6),  # shares a factor with 4
+        (["topology.nodes=16", "evaluation.every=0.2", "algorithm.every=2"], 6),
+        (["topology.nodes=6", "evaluation.every=0.2", "algorithm.every=4"], 6),
+        (["topology.nodes=6", "evaluation.every=0.1666", "topology.name=full"], 5),
+        (["topology.nodes=8", "evaluation.every=0.2666", "topology.name=random"], 8),
+    ],
+)
+def test_records_fall_on_every_graph_of_a_cycle(words, interval):
+    built = build("topology.name=exponential", *words)
+    built.steps_per_epoch, built.steps = 30, 1800
+    every = built.config.algorithm.every
+    cycle = built.graphs.cycle or built.graphs.period
+    due = when_to_record(built)
+    steps = [t for t in range(built.steps + 1) if due(t)]
+    assert (steps[0], steps[-1]) == (0, built.steps)
+    assert len(steps) == built.steps // interval + 1
+    assert all(0 <= t - k * interval < interval for k, t in enumerate(steps))
+    graphs = np.bincount([(t // every - 1) % cycle for t in steps[1:-1]], minlength=cycle)
+    assert graphs.min() > 0.4 * graphs.max()

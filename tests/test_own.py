@@ -403,3 +403,33 @@ def test_the_command_line_speaks_of_the_measure_that_fits(mine, monkeypatch, cap
     tested = training.tested(mine / "runs" / "r", trust=True)
     assert tested.results == {"averaged": last}
     assert tested.measure.name == "r2"
+
+
+def test_simulate_fails_as_iterate_does():
+    x = torch.randn(3, 8, 2, generator=torch.Generator().manual_seed(0))
+    y = x.sum(2) + torch.arange(3.0)[:, None]
+    net = nn.Linear(2, 1, bias=False)
+    plan = ps.faults.plan(1, loss=0.4, crash="2@5")
+
+    def gradient(at, t):
+        return torch.stack(
+            [2 * (x[k] @ at[k] - y[k]) @ x[k] / 8 for k in range(3)]  # of the mean square
+        )
+
+    start = net.weight.detach().repeat(3, 1)
+    *_, last = ps.iterate(ps.algorithms.sgp(0.05), "full", gradient, start, 12, faults=plan)
+    made = ps.simulate(
+        net,
+        "mse",
+        list(zip(x, y, strict=True)),
+        algorithm=ps.algorithms.sgp(0.05),
+        topology="full",
+        batch=8,
+        epochs=12,
+        faults=plan,
+    )
+    found = torch.cat([state["weight"] for state in made.nodes])
+    torch.testing.assert_close(found[:2], last.y[:2], rtol=0, atol=1e-5)
+    torch.testing.assert_close(made.model.weight[0].detach(), last.average, rtol=0, atol=1e-5)
+    assert made.records[-1]["faults"]["alive"] == 2
+    assert made.records[-1]["faults"]["lost"] == last.messages.lost > 0

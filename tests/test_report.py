@@ -22,6 +22,7 @@ from pushsum import demo, report, sweep
 from pushsum.algorithms import NAMES
 from pushsum.cli import app
 from pushsum.drawing.svg import PALETTE
+from pushsum.measures import ACCURACY, LOSS
 from pushsum.report import curves, failures, formats, paper, pictures
 from pushsum.report.results import Results, collect
 from pushsum.report.runs import find
@@ -205,7 +206,7 @@ def test_a_cell_is_mean_and_sample_deviation_of_the_last_records(tmp_path: Path)
         fake_runs.run(tmp_path / str(seed), seed=seed, last=exactly(value, 2 * value))
     (setting,) = results(tmp_path).settings
     cell = setting.cells["SGAP, moreau", "Full"]
-    assert cell.estimate("accuracy") == pytest.approx((54, 5.2915), abs=1e-4)
+    assert cell.estimate() == pytest.approx((54, 5.2915), abs=1e-4)
     assert cell.estimate("loss") == pytest.approx((fmean(values) * 2, stdev(values) * 2))
     assert formats.markdown(results(tmp_path)).splitlines()[4:6] == [
         "| SGAP, moreau | Acc (%) | 54.00 ± 5.29 (62.97) |",
@@ -331,7 +332,7 @@ def test_runs_without_accuracy_have_a_table_of_losses(tmp_path: Path) -> None:
         lines = [json.loads(x) | {"test": {"loss": loss}} for x in path.read_text().splitlines()]
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     (table,) = tables(results(tmp_path))
-    assert table.measures == ["loss"]
+    assert table.measures == [LOSS]
     assert "| SGP | Loss | 2.000 (1.429) |" in report.write(tmp_path)["md"].read_text()
 
 
@@ -342,8 +343,8 @@ def test_a_missing_seed_and_a_missing_cell(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "sgap-divide-1")
     found = results(tmp_path)
     (setting,) = found.settings
-    assert isnan(setting.cells["SGP", "Full"].estimate("accuracy").std)
-    assert not isnan(setting.cells["SGP", "Divide"].estimate("accuracy").std)
+    assert isnan(setting.cells["SGP", "Full"].estimate().std)
+    assert not isnan(setting.cells["SGP", "Divide"].estimate().std)
     assert row(found, "SGAP, moreau")[1:] == [
         None,
         None,
@@ -755,7 +756,7 @@ def test_csv_is_long_and_complete(grid: Path, written: dict[str, str]) -> None:
     )
     behind_keys = [f"to_best_{key}" for key in ("mean", "low", "high", "pairs")]
     keys = ["mean", "std", "paper", "best_mean", "bold", *behind_keys]
-    assert list(first)[8:17] == [f"accuracy_{key}" for key in keys]
+    assert list(first)[11:20] == [f"accuracy_{key}" for key in keys]
     assert list(first.values())[:8] == (
         ["ResNet-18 + CIFAR-10", "SGP", "SGP", "uniform", "0.01", "0", "Full", "0 1 2"]
     )
@@ -765,7 +766,7 @@ def test_csv_is_long_and_complete(grid: Path, written: dict[str, str]) -> None:
     assert (float(first["accuracy_paper"]), float(first["loss_paper"])) == (59.31, 1.429)
     (setting,) = results(grid).settings
     cell = setting.cells["SGP", "Full"]
-    assert float(first["accuracy_mean"]) == pytest.approx(cell.estimate("accuracy").mean)
+    assert float(first["accuracy_mean"]) == pytest.approx(cell.estimate().mean)
     assert float(first["bytes"]) == pytest.approx(250 * 9 * 30 * 44_695_864)
     assert float(first["modelled_seconds"]) == pytest.approx(9 * 119, rel=0.03)
 
@@ -1039,7 +1040,7 @@ def test_curves_are_means_over_seeds_with_their_range(grid: Path) -> None:
     assert (panel["topology"], len(panel["series"])) == ("Full", 5)
     series = panel["series"][2]
     runs = found.settings[0].cells["SGAP, moreau", "Full"].runs
-    at_end = [run.last.accuracy for run in runs]
+    at_end = [run.last.main for run in runs]
     mean, low, high = series["y"]["accuracy"]
     assert [mean[-1], low[-1], high[-1]] == pytest.approx(
         [fmean(at_end), min(at_end), max(at_end)], rel=1e-5
@@ -1164,13 +1165,13 @@ def test_what_failed_is_a_row_for_every_plan(failed: Path) -> None:
         ("SGP", "crash='2@30-60'"),
     }
     row = found["SGP", "loss=0.6"]
-    assert (row.lost, row.late, row.accuracy.mean) == pytest.approx((60, 20, 60))
+    assert (row.lost, row.late, row.reached.mean) == pytest.approx((60, 20, 60))
     assert (row.alive, row.nodes, row.held, row.smallest_a) == (6, 6, 1, 0.04)
     assert found["SGP", "crash='2@30-60'"].alive == 5
 
 
 def test_accuracy_is_drawn_over_loss(failed: Path) -> None:
-    lines = {line.name: (line.x, line.y) for line in failures.under_loss(results(failed))}
+    lines = {line.name: (line.x, line.y) for line in failures.under_loss(results(failed), ACCURACY)}
     assert set(lines) == {"SGP", "S-ADDOPT"}
     assert lines["SGP"] == (pytest.approx([0, 30, 60]), pytest.approx([80, 70, 60]))
     assert lines["S-ADDOPT"][1] == pytest.approx([90, 50, 40])

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pushsum.simulation import Simulation, simulate
     from pushsum.training.testing import trained
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Iterate",

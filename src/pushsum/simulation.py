@@ -5,7 +5,6 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from torch import Tensor, nn
 
 from pushsum import config, training
@@ -13,6 +12,7 @@ from pushsum.data import own
 from pushsum.engines.gradients import Layout, Loss
 from pushsum.experiment import Experiment
 from pushsum.experiment.experiment import Given
+from pushsum.faults import Plan, as_plan
 from pushsum.optimizers import as_maker, torch_rule
 from pushsum.protocol import Algorithm
 from pushsum.topology import Topology, as_topology
@@ -25,7 +25,8 @@ class Simulation:
     """What a simulation has come to.
 
     Attributes:
-        records: what was measured, from before step 1 on, as `pushsum run` writes it.
+        records: what was measured, from before step 1 on, as `pushsum run` writes it; under
+            "local" what the nodes' models, and the personal ones, reach on the node's own data.
         model: the nodes' average, in evaluation mode.
         nodes: of every node, the `state_dict` of its own model.
         personal: the same of the nodes' personal models, where the method has any.
@@ -62,6 +63,7 @@ def simulate(
     every: int = 1,
     test: Any = None,
     test_every: float = 1,
+    faults: Plan | str | None = None,
     seed: int = 0,
     progress: Callable[[Record], None] = lambda record: None,
 ) -> Simulation:
@@ -81,8 +83,11 @@ def simulate(
         steps: stop after so many steps, unless the epochs are over before.
         batch: samples per node and step.
         every: local moves per exchange.
-        test: what the models are tested with, in the form of a part; None: all parts together.
+        test: what the models are tested with, in the form of a part, which is divided among the
+            nodes as their labels are; or a list of parts, one for each node. None: the parts.
         test_every: epochs between two records.
+        faults: what fails, one of `pushsum.faults`, e.g. plan(seed=0, loss=0.3); None: nothing.
+            The average model is then that of the nodes that are there in the end.
         seed: of everything that is random, dropout included.
         progress: called with every record.
 
@@ -93,13 +98,15 @@ def simulate(
     >>> [round(number, 2) for p in made.model.parameters() for number in p.flatten().tolist()]
     [1.0, 1.0, 1.0]
     """
-    found, sizes = own.joined("parts", parts)
-    x, y = (found["x_train"], found["y_train"]) if test is None else own.in_memory("test", test)
-    held = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
-    arrays = found | {"x_test": x, "y_test": y}
-    graphs = as_topology(topology, len(sizes))
-    if graphs.n != len(sizes):
-        raise ValueError(f"topology is of {graphs.n} nodes, and there are {len(sizes)} parts")
+    n, read = len(parts), own.joined("parts", list(parts))
+    *train, held = read
+    *tested, test_held = read if test is None else own.joined("test", test)
+    arrays = dict(zip(own.ARRAYS, (*train, *tested), strict=True))
+    if test_held is not None and len(test_held) != n:
+        raise ValueError(f"test: a list of {len(test_held)} parts, and there are {n} nodes")
+    graphs = as_topology(topology, n)
+    if graphs.n != n:
+        raise ValueError(f"topology is of {graphs.n} nodes, and there are {n} parts")
     method: dict[str, Any] = {"every": every}
     if isinstance(algorithm, str):
         method |= {"name": algorithm} | ({} if lr is None else {"lr": lr})
@@ -110,7 +117,7 @@ def simulate(
         "epochs": epochs,
         "steps": steps,
         "batch": batch,
-        "topology": {"nodes": len(sizes)},
+        "topology": {"nodes": n},
         "algorithm": method,
         "evaluation": {"every": test_every},
     }
@@ -118,12 +125,13 @@ def simulate(
     if optimizer is not None:
         rule = torch_rule(as_maker(optimizer), views=Layout.of(model).views)
     given = Given(
-        own.checked("parts", arrays, "parts", held, tokens=True),
+        own.checked("parts", arrays, "parts", held, test_held, tokens=True),
         graphs,
         deepcopy(model),
         loss,
         None if isinstance(algorithm, str) else algorithm,
         rule,
+        as_plan(faults),
     )
     return _run(Experiment(config.parse(content, trust=True), given), progress)
 
@@ -143,7 +151,7 @@ def _run(built: Experiment, progress: Callable[[Record], None]) -> Simulation:
         models = [tested.node_model(rows, now.buffers, k, now.step) for k in range(len(rows))]
         return [{k: v.detach().clone() for k, v in m.state_dict().items()} for m in models]
 
-    average = tested.average_model(moment.state.x, moment.state.a, moment.y, now.buffers, now.step)
+    average = tested.average_model(*training.present(built, now)[:4], now.step)
     return Simulation(
         records,
         training.own_copy(average),

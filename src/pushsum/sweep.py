@@ -35,7 +35,7 @@ from typing import Any, Literal
 
 import torch
 
-from pushsum import files, training
+from pushsum import files, measures, training
 from pushsum.config import Config, mapping, parse, set_value
 from pushsum.engines.gradients import Strategy
 from pushsum.engines.parent import ask_to_end, end_with_parent, interrupts_held_back
@@ -238,7 +238,7 @@ def _trials(cell: Cell) -> list[Cell]:
 def _choice(cell: Cell, into: Path) -> tuple[dict[str, Any], Config] | str:
     """What a cell's trials say: what to note, and the configuration of the best; or why nothing."""
     assert cell.tune is not None
-    tried: list[tuple[Any, dict[str, float] | None]] = []
+    tried: list[tuple[Any, dict[str, float | None] | None]] = []
     for value, trial in zip(cell.tune.values, _trials(cell), strict=True):
         directory = into / TRIALS / trial.name
         if not _finished(directory) and not _diverged(directory):
@@ -251,19 +251,20 @@ def _choice(cell: Cell, into: Path) -> tuple[dict[str, Any], Config] | str:
         return (
             f"no value of {cell.tune.key} that was tried ends in finite numbers: try smaller ones"
         )
-    measure = "accuracy" if "accuracy" in found[0] else "loss"
+    measure = measures.told(_meta(into / TRIALS / _trials(cell)[0].name, "measure"))
 
     def worth(position: int) -> tuple[float, float]:
-        v = tried[position][1]
-        if v is None or v["loss"] is None:
+        v = tried[position][1] or {}
+        value, loss = v.get(measure.name), v.get("loss")
+        if value is None or loss is None:
             return -math.inf, -math.inf
-        return (v["accuracy"], -v["loss"]) if measure == "accuracy" else (-v["loss"], 0.0)
+        return measure.better * value, -loss
 
     best = max(range(len(tried)), key=worth)  # the first of equals
     note = {
         "key": cell.tune.key,
-        "tried": [[value, None if v is None else v[measure]] for value, v in tried],
-        "measure": measure,
+        "tried": [[value, None if v is None else v[measure.name]] for value, v in tried],
+        "measure": measure.name,
         "chosen": tried[best][0],
         "seed": cell.config.seed,
     }

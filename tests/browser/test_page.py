@@ -195,7 +195,7 @@ def test_pointing_at_a_panel_shows_the_values(browser: Browser, page: Path) -> N
     assert [row[1] for row in shown] == list(ROWS)
     runs = report.load(page.parent)
     last = [
-        100 * run.last.accuracy
+        100 * run.last.main
         for run in runs
         if (run.algorithm, run.config["topology.name"]) == ("SGAP", "full")
     ]
@@ -392,3 +392,27 @@ def test_without_script_there_are_tables(browser: Browser, page: Path) -> None:
     assert browser.evaluate("document.querySelector('#drawn').hidden") is True
     assert browser.evaluate("document.querySelectorAll('#runs tbody tr').length") == 60
     assert browser.evaluate("document.querySelector('#curves noscript').innerText") != ""
+
+
+def test_a_setting_offers_what_it_is_measured_by(browser: Browser, tmp_path: Path) -> None:
+    fake_runs.run(tmp_path / "labels", algorithm="SGP")
+    path = fake_runs.run(
+        tmp_path / "numbers",
+        algorithm="SGP",
+        config={"data.name": "other"},
+        last={"test": {"r2": 0.5, "loss": 1.0}},
+    )
+    about = json.loads((path / "meta.json").read_text()) | {"measure": {"name": "r2"}}
+    (path / "meta.json").write_text(json.dumps(about))
+    browser.open(report.write(tmp_path)["html"])
+    offered = "[...document.querySelector('[name=measure]').options].filter(o => !o.disabled)"
+    chosen = "document.querySelector('[name=measure]').selectedOptions[0].label"
+    labels = browser.evaluate(f"{offered}.map(o => o.label)")
+    assert (labels[0], "test R²" in labels) == ("test accuracy (%)", False)
+    choose(browser, "setting", "1")
+    labels = browser.evaluate(f"{offered}.map(o => o.label)")
+    assert ("test R²" in labels, "test accuracy (%)" in labels) == (True, False)
+    assert browser.evaluate(chosen) in labels
+    choose(browser, "setting", "0")
+    assert browser.evaluate(chosen) in browser.evaluate(f"{offered}.map(o => o.label)")
+    assert browser.problems == []

@@ -12,7 +12,7 @@ from pushsum.cli.common import Trust, decimal, show, warn
 from pushsum.names import plain
 
 if TYPE_CHECKING:
-    from pushsum.experiment.task import Measure
+    from pushsum.measures import Measure
 
 
 def evaluate(

@@ -364,6 +364,8 @@ def _summary(built: Experiment, record: dict[str, Any]) -> str:
         low, high = (nodes[first.name][key] for key in ("min", "max"))
         shown = f"{100 * low:.1f} to {100 * high:.1f} %" if first.percent else None
         parts.append(f"nodes {shown or f'{first.shown(low)} to {first.shown(high)}'}")
+    if (local := record["local"]) is not None and "personal" in local:
+        parts.append(f"personal {first.shown(local['personal'][first.name]['mean'])}")
     parts.append(f"distance {record['consensus']['theorem']:.3g}")
     return "  ".join(parts)
 

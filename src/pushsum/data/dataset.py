@@ -29,6 +29,7 @@ class Dataset:
             feature, or 0.
         std: their standard deviation, 1 where they are constant.
         parts: the samples that each node holds, where the data say so.
+        test_parts: the test samples of each node's own, where the data say so.
         target_mean: what was taken from float targets, if they are standardized.
         target_std: what they were divided by then.
     """
@@ -42,6 +43,7 @@ class Dataset:
     mean: Tensor
     std: Tensor
     parts: Sequence[np.ndarray] | None = None
+    test_parts: Sequence[np.ndarray] | None = None
     target_mean: Tensor | float = 0.0
     target_std: Tensor | float = 1.0
 
@@ -69,11 +71,18 @@ class Dataset:
 
         All sequences are of one group. Of several targets the first counts.
         """
-        y = self.train_y.numpy()
+        return self._grouped(self.train_y)
+
+    @cached_property
+    def test_groups(self) -> np.ndarray:
+        """The same of the test samples, in the tenths of the training targets."""
+        return self._grouped(self.test_y)
+
+    def _grouped(self, targets: Tensor) -> np.ndarray:
+        y, known = (t.flatten(1)[:, 0] if t.ndim > 1 else t for t in (targets, self.train_y))
         if self.classes:
-            return y if y.ndim == 1 else np.zeros(len(y), np.int64)
-        first = y.reshape(len(y), -1)[:, 0]
-        return np.searchsorted(np.quantile(first, np.arange(1, 10) / 10), first)
+            return y.numpy() if targets.ndim == 1 else np.zeros(len(y), np.int64)
+        return np.searchsorted(np.quantile(known.numpy(), np.arange(1, 10) / 10), y.numpy())
 
     def scaled(self, x: Tensor) -> Tensor:
         """What a network is fed.

@@ -25,6 +25,7 @@ def dataset(
     arrays: Mapping[str, np.ndarray],
     classes: int,
     parts: Sequence[np.ndarray] | None = None,
+    test_parts: Sequence[np.ndarray] | None = None,
 ) -> Dataset:
     """Arrays train_x, train_y, test_x and test_y that are as they should be."""
     if "mean" in arrays:
@@ -44,6 +45,7 @@ def dataset(
         torch.from_numpy(mean),
         torch.from_numpy(std),
         parts,
+        test_parts,
     )
 
 
@@ -70,7 +72,7 @@ def content_hash(found: Dataset) -> str:
     for tensor in (found.train_x, found.train_y, found.test_x, found.test_y):
         digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(np.ascontiguousarray(tensor.numpy()).data)
-    for part in found.parts or ():
+    for part in (*(found.parts or ()), *(found.test_parts or ())):
         digest.update(part.tobytes())
     return digest.hexdigest()
 
@@ -153,11 +155,11 @@ def from_function(text: str, nodes: int | None, seed: int) -> Dataset:
     It may ask for `nodes` and `seed`, and returns (x_train, y_train, x_test, y_test), a mapping of
     these, or (train, test): two map-style torch data sets, which are read into memory. Either may
     end with the samples of each node, a list of arrays of indices into the training samples; in
-    the place of `train` there may be a list of data sets, one for each node.
+    the place of `train`, and of `test`, there may be a list of data sets, one for each node.
     """
     given = {"nodes": nodes, "seed": seed}
     returned = own_code.called("data", text, given)
-    where, parts = f"data {text}", None
+    where, parts, test_parts = f"data {text}", None, None
     if isinstance(returned, Mapping):
         returned = [returned.get(name) for name in (*ARRAYS, "parts")]
         returned = returned if returned[-1] is not None else returned[:-1]
@@ -172,16 +174,18 @@ def from_function(text: str, nodes: int | None, seed: int) -> Dataset:
         arrays = dict(zip(ARRAYS, (_array(where, value) for value in returned), strict=True))
     else:
         train, test = returned
-        several = train if isinstance(train, list) else [train]
-        arrays, sizes = joined(where, several)
-        arrays |= {f"{k}_test": v for k, v in zip("xy", in_memory(where, test), strict=True)}
-        if len(several) > 1:
-            parts = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
-    return checked(Path(text).stem, arrays, where, parts, tokens=True)
+        x, y, held = joined(where, train)
+        x_test, y_test, test_parts = joined(where, test)
+        parts = held if held is not None else parts
+        arrays = dict(zip(ARRAYS, (x, y, x_test, y_test), strict=True))
+    return checked(Path(text).stem, arrays, where, parts, test_parts, tokens=True)
 
 
-def joined(where: str, parts: Sequence[Any]) -> tuple[dict[str, np.ndarray], list[int]]:
-    """Training data of several nodes as one, and how many samples each has."""
+def joined(where: str, samples: Any) -> tuple[np.ndarray, np.ndarray, list[np.ndarray] | None]:
+    """(x, y) of samples, and of a list with those of each node also who has which."""
+    parts = samples if isinstance(samples, list) else [samples]
+    if not parts:
+        raise ValueError(f"{where}: the list is empty, expected the samples of each node")
     pairs = [in_memory(where, part) for part in parts]
     for k, name in enumerate(("x", "y")):
         kinds = {(pair[k].dtype, pair[k].shape[1:]) for pair in pairs}
@@ -190,7 +194,9 @@ def joined(where: str, parts: Sequence[Any]) -> tuple[dict[str, np.ndarray], lis
                 f"{where}: the nodes' {name} differ in type or shape: {sorted(map(str, kinds))}"
             )
     x, y = (np.concatenate([pair[k] for pair in pairs]) for k in (0, 1))
-    return {"x_train": x, "y_train": y}, [len(pair[1]) for pair in pairs]
+    ends = np.cumsum([len(pair[1]) for pair in pairs])
+    held = np.split(np.arange(ends[-1]), ends[:-1]) if isinstance(samples, list) else None
+    return x, y, held
 
 
 def in_memory(where: str, samples: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -226,6 +232,7 @@ def checked(
     found: Mapping[str, np.ndarray],
     where: str,
     parts: Sequence[Any] | None = None,
+    test_parts: Sequence[Any] | None = None,
     tokens: bool = False,
 ) -> Dataset:
     """A data set of arrays that somebody gave; `where` is what messages call them.
@@ -235,6 +242,7 @@ def checked(
         found: x_train, y_train, x_test and y_test.
         where: see above.
         parts: the indices of each node's training samples.
+        test_parts: the same of its own test samples.
         tokens: whether integer samples are tokens, and labels may be missing; those with a target
             at every place are anyway.
     """
@@ -259,7 +267,8 @@ def checked(
             raise ValueError(f"{where}: labels and tokens are integers >= 0")
         classes = int(max(v.max() for v in (*y.values(), *also))) + 1
     arrays = {f"{part}_x": v for part, v in x.items()} | {f"{part}_y": v for part, v in y.items()}
-    return dataset(name, arrays, classes, _parts(where, parts, len(x["train"])))
+    held, tested = _parts(where, parts, len(x["train"])), _parts(where, test_parts, len(x["test"]))
+    return dataset(name, arrays, classes, held, tested)
 
 
 def _samples(where: str, name: str, x: np.ndarray, tokens: bool) -> np.ndarray:

@@ -160,6 +160,40 @@ def hold_out(
     return kept, held
 
 
+def of_test(
+    parts: Sequence[np.ndarray], labels: ArrayLike, test_labels: ArrayLike, seed: int = 0
+) -> list[np.ndarray]:
+    """The test samples of each node's own, with the labels in the proportions that it trains on.
+
+    A node that trains on a third of the samples of a label is tested on a third of the test
+    samples of that label; nodes whose parts do not overlap have test samples that do not either,
+    and nodes that hold all samples of a label are tested on all of them. A node left without any
+    gets one of the label that it holds most of; only if no test sample has a label of its own is
+    its part empty.
+
+    >>> parts = [np.array([0, 1]), np.array([2, 3, 4, 5])]
+    >>> [part.tolist() for part in of_test(parts, [0, 0, 1, 1, 1, 1], [1, 0, 0, 1])]
+    [[1, 2], [0, 3]]
+    """
+    y, test = _labels(labels), _labels(test_labels)
+    kinds = 1 + int(max(y.max(), test.max()))
+    held = histogram([np.unique(part) for part in parts], y, kinds)
+    own: list[list[np.ndarray]] = [[] for _ in parts]
+    total, ends = np.bincount(y, minlength=kinds), np.cumsum(held, axis=0)
+    for label in np.unique(test):
+        order = stream(seed, "split", "test", int(label)).permutation(np.flatnonzero(test == label))
+        m, all_of_it = len(order), max(1, int(total[label]))
+        last = (2 * ends[:, label] * m + all_of_it) // (2 * all_of_it)  # rounded, and going round
+        for node in np.flatnonzero(held[:, label]):
+            first = last[node - 1] if node else 0
+            own[node].append(order[np.arange(first, last[node]) % m])
+    there = np.isin(np.arange(kinds), test)
+    for found, counts in zip(own, held * there, strict=True):
+        if not any(map(len, found)) and counts.any():
+            found.append(np.flatnonzero(test == counts.argmax())[:1])
+    return [np.sort(np.concatenate([np.empty(0, np.int64), *found])) for found in own]
+
+
 def histogram(parts: Sequence[np.ndarray], labels: ArrayLike, classes: int) -> np.ndarray:
     """How many samples of each class each node holds: an (n, classes) array of counts.
 

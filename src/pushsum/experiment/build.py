@@ -60,11 +60,12 @@ def dataset(config: Config) -> data.Dataset:
 def parts(config: Config, dataset: data.Dataset) -> list[np.ndarray]:
     """Who holds which samples: as the data say, or by the configured split."""
     c, n, seed = config.split, config.topology.nodes, config.seed
-    if dataset.parts is not None:
-        if len(dataset.parts) != n:
+    for found, what in ((dataset.parts, "is"), (dataset.test_parts, "has test samples that are")):
+        if found is not None and len(found) != n:
             raise ValueError(
-                f"topology.nodes = {n}: {dataset.name} is divided among {len(dataset.parts)} nodes"
+                f"topology.nodes = {n}: {dataset.name} {what} divided among {len(found)} nodes"
             )
+    if dataset.parts is not None:
         return list(dataset.parts)
     if dataset.train_y.ndim > 1 and dataset.classes and c.kind not in ("iid", "quantity"):
         raise ValueError(

@@ -1,7 +1,9 @@
 """Tests of the average model and of the nodes' own."""
 
-from collections.abc import Callable, Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,6 +22,13 @@ Stopping = Callable[[], bool]  #: asked before every batch; once it is True, `Ab
 Policy = batchnorm.BatchNormPolicy
 
 
+class NodeResults(NamedTuple):
+    """What the model of a node reaches on all test samples, and on those of the node's own."""
+
+    everywhere: dict[str, float]
+    local: dict[str, float]  #: NaN if the node has none
+
+
 @dataclass(frozen=True)
 class Evaluator:
     """Tests models with parameters of a run; BatchNorm as configured, or by another policy.
@@ -30,6 +39,7 @@ class Evaluator:
         feed: the data.
         everything: the samples that any node trains on, for policy "recomputed".
         held_out: the training samples that none does.
+        test_parts: the test samples of each node's own.
         model: the pattern of what is tested.
         layout: where its parameters lie in a row.
     """
@@ -39,6 +49,7 @@ class Evaluator:
     feed: Feed
     everything: np.ndarray
     held_out: np.ndarray
+    test_parts: Sequence[np.ndarray]
     model: nn.Module
     layout: Layout
 
@@ -58,18 +69,21 @@ class Evaluator:
 
     def nodes(
         self,
+        nodes: Sequence[int],
         y: Tensor,
         buffers: dict[str, Tensor],
         t: int,
         stopping: Stopping = lambda: False,
         policy: Policy | None = None,
-    ) -> list[dict[str, float]]:
+    ) -> list[NodeResults]:
         """What the given nodes' own models reach; nothing if the configuration says so."""
-        own = []
-        for row in range(len(y) if self.config.evaluation.nodes else 0):
+        found = []
+        for row, node in enumerate(nodes if self.config.evaluation.nodes else ()):
             model = self.node_model(y, buffers, row, t, stopping, policy)
-            own.append(self.test(model, stopping))
-        return own
+            local = torch.zeros(len(self.feed.dataset.test_y), dtype=torch.bool)
+            local[torch.from_numpy(self.test_parts[node])] = True
+            found.append(NodeResults(*self._measured(model, self._test(), stopping, local)))
+        return found
 
     def node_model(
         self,
@@ -108,7 +122,10 @@ class Evaluator:
 
     def test(self, model: nn.Module, stopping: Stopping = lambda: False) -> dict[str, float]:
         """What a model reaches on the test samples."""
-        return self._measured(model, self.feed.test(self.config.evaluation.batch), stopping)
+        return self._measured(model, self._test(), stopping)[0]
+
+    def _test(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return self.feed.test(self.config.evaluation.batch)
 
     def validate(
         self, model: nn.Module, stopping: Stopping = lambda: False
@@ -119,19 +136,42 @@ class Evaluator:
         batches = np.array_split(
             self.held_out, -(-len(self.held_out) // self.config.evaluation.batch)
         )
-        return self._measured(model, map(self.feed.train, batches), stopping)
+        return self._measured(model, map(self.feed.train, batches), stopping)[0]
 
     @torch.no_grad()
     def _measured(
-        self, model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], stopping: Stopping
-    ) -> dict[str, float]:
-        totals, samples = dict.fromkeys(self.task.measures, 0.0), 0
+        self,
+        model: nn.Module,
+        batches: Iterable[tuple[Tensor, Tensor]],
+        stopping: Stopping,
+        chosen: Tensor | None = None,
+    ) -> tuple[dict[str, float], dict[str, float]]:
+        """On all samples of the batches, and on those chosen among them, in one pass."""
+        whole, part = _Totals(self.task), _Totals(self.task)
         with torch_seeded(self.config.seed, self.feed.device):  # some draw in evaluation mode too
             for x, targets in batches:
                 if stopping():
                     raise Abandoned
                 outputs = model(x)
-                samples += len(targets)
-                for name, measure in self.task.measures.items():
-                    totals[name] += float(measure(outputs, targets))
-        return self.task.results({name: total / samples for name, total in totals.items()})
+                if chosen is not None:
+                    here = chosen[whole.samples :][: len(targets)].to(targets.device)
+                    part.add(outputs[here], targets[here])
+                whole.add(outputs, targets)
+        return whole.results(), part.results()
+
+
+class _Totals:
+    """Sums over samples, batch by batch."""
+
+    def __init__(self, task: Task) -> None:
+        self.task, self.samples = task, 0
+        self.sums = dict.fromkeys(task.measures, 0.0)
+
+    def add(self, outputs: Tensor, targets: Tensor) -> None:
+        self.samples += len(targets)
+        for name, measure in self.task.measures.items() if len(targets) else ():
+            self.sums[name] += float(measure(outputs, targets))
+
+    def results(self) -> dict[str, float]:
+        count = self.samples or math.nan
+        return self.task.results({name: total / count for name, total in self.sums.items()})

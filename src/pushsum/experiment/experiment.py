@@ -23,7 +23,7 @@ from pushsum.experiment.environment import environment
 from pushsum.experiment.evaluation import Evaluator
 from pushsum.experiment.sampling import Feed, Sampler
 from pushsum.experiment.task import LOSSES, task
-from pushsum.faults import as_plan, refuse_unknown
+from pushsum.faults import Plan, as_plan, refuse_unknown
 from pushsum.names import one_line
 from pushsum.networks import NETWORKS
 from pushsum.optimizers import Rule
@@ -43,6 +43,7 @@ class Given(NamedTuple):
     loss: str | Loss | None = None
     algorithm: Algorithm | None = None
     rule: Rule | None = None
+    faults: Plan | None = None
 
 
 class Experiment:
@@ -55,7 +56,8 @@ class Experiment:
         self.device = build.device(config.device)
         self.graphs = given.graphs or build.graphs(config)
         self.dataset = given.dataset or build.dataset(config)
-        self.parts, self.held_out = build.parts(config, self.dataset), np.empty(0, dtype=np.int64)
+        self.whole_parts = self.parts = build.parts(config, self.dataset)
+        self.held_out = np.empty(0, dtype=np.int64)
         if config.data.validation:
             self.parts, self.held_out = partition.hold_out(
                 self.parts, config.data.validation, config.seed
@@ -72,7 +74,7 @@ class Experiment:
         self.random = not known and self._draws()
         self.algorithm = given.algorithm or build.algorithm(config, self.rate)
         self.rule = given.rule or build.rule(config, self.rate, self.layout.views)
-        self.plan = config.faults.plan(config.seed)
+        self.plan = given.faults or config.faults.plan(config.seed)
         self.plan.check(self.n)
         for name, values in zip(("link.uneven", "link.far"), config.link.values(), strict=True):
             refuse_unknown(name, values.named, self.n)
@@ -263,6 +265,14 @@ class Experiment:
     # ----------------------------------------------------------------- pieces of a run
 
     @cached_property
+    def test_parts(self) -> Sequence[np.ndarray]:
+        """The test samples of each node's own: as the data say, or divided as for training."""
+        found = self.dataset
+        return found.test_parts or partition.of_test(
+            self.whole_parts, found.groups, found.test_groups, self.config.seed
+        )
+
+    @cached_property
     def sampler(self) -> Sampler:
         """Which samples a node draws."""
         c, alike = self.config, self.config.published.same_batches
@@ -282,8 +292,9 @@ class Experiment:
     def evaluator(self) -> Evaluator:
         """What tests the models of a run."""
         c, everything = self.config, np.unique(np.concatenate(self.parts))
+        held_out, test_parts = self.held_out, self.test_parts if c.evaluation.nodes else ()
         return Evaluator(
-            c, self.task, self.feed, everything, self.held_out, self.model, self.layout
+            c, self.task, self.feed, everything, held_out, test_parts, self.model, self.layout
         )
 
     def start(self) -> Tensor:

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -11,28 +10,11 @@ from torch import Tensor
 from pushsum import own_code
 from pushsum.data import Dataset
 from pushsum.engines.gradients import Loss
+from pushsum.measures import ACCURACY, LOSS, PERPLEXITY, R2, Measure
 from pushsum.names import unknown
 
 Sums = Callable[[Tensor, Tensor], Tensor]  #: (outputs, targets) -> the sum over the batch's samples
 LOSSES = ("cross-entropy", "mse")
-
-
-class Measure(NamedTuple):
-    """What tables tell first."""
-
-    name: str
-    higher_is_better: bool
-    percent: bool = False
-
-    def shown(self, value: float | None) -> str:
-        """To be read by people.
-
-        >>> Measure("accuracy", True, True).shown(0.955), Measure("r2", True).shown(0.955)
-        ('95.50 %', '0.9550')
-        """
-        if value is None:
-            return "–"
-        return f"{100 * value:.2f} %" if self.percent else f"{value:.4f}"
 
 
 @dataclass(frozen=True)
@@ -88,7 +70,7 @@ def task(loss: str | Loss | None, dataset: Dataset, outputs: Tensor) -> Task:
                 f"loss = {usual}: the model makes {tuple(outputs.shape)} of two samples, expected "
                 f"{tuple(wanted)}: change its outputs, or name a loss of your own"
             )
-        return Task(own, {"loss": _summed(own)}, Measure("loss", False), {})
+        return Task(own, {"loss": _summed(own)}, LOSS, {})
     if own is None:
         return found
     return Task(own, found.measures | {"loss": _summed(own)}, found.headline, found.derived)
@@ -112,7 +94,7 @@ _CLASSIFICATION = Task(
         "accuracy": lambda outputs, targets: (outputs.argmax(1) == targets).sum(),
         "loss": lambda outputs, targets: F.cross_entropy(outputs, targets, reduction="sum"),
     },
-    Measure("accuracy", higher_is_better=True, percent=True),
+    ACCURACY,
     {},
 )
 
@@ -134,7 +116,7 @@ _SEQUENCES = Task(
         "_nats": _summed(sequence_cross_entropy),
         "loss": _summed(sequence_cross_entropy),
     },
-    Measure("perplexity", higher_is_better=False),
+    PERPLEXITY,
     {"perplexity": lambda means: math.exp(min(means["_nats"], 700.0))},
 )
 
@@ -159,6 +141,6 @@ def _regression(dataset: Dataset) -> Task:
                 len(targets) * F.l1_loss(outputs.reshape(targets.shape), targets)
             ),
         },
-        Measure("r2", higher_is_better=True),
+        R2,
         {"r2": lambda means: 1 - means["_mse"] / variance},
     )

@@ -8,6 +8,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from pushsum.drawing.svg import PALETTE
+from pushsum.measures import LOSS, Measure
 from pushsum.methods import NAMES
 from pushsum.report import paper
 from pushsum.report.results import Cell, Results
@@ -18,11 +19,12 @@ MOST_POINTS = 400  # of a curve; beyond that they are closer than pixels
 ALL_POINTS = 15_000  # of all curves together, so that the page stays small
 
 
-class Measure(NamedTuple):
+class Curve(NamedTuple):
     """What can be drawn upwards.
 
     Attributes:
-        key: its name in a `Record`.
+        key: its name on the page.
+        field: its name in a `Record`.
         label: its name on the page.
         log: whether its axis starts out logarithmic.
         percent: whether it is a share.
@@ -30,20 +32,33 @@ class Measure(NamedTuple):
     """
 
     key: str
+    field: str
     label: str
     log: bool = False
     percent: bool = False
     own: str = ""
 
 
-MEASURES = (
-    Measure("accuracy", "test accuracy (%)", percent=True, own="nodes"),
-    Measure("loss", "test loss", own="nodes_loss"),
-    Measure("validation", "validation accuracy (%)", percent=True),
-    Measure("train_loss", "train loss"),
-    Measure("theorem", "consensus distance, max over nodes of the L1 norm", log=True),
-    Measure("mean_square", "consensus distance, mean square", log=True),
-)
+def measured(by: Measure) -> list[Curve]:
+    """What can be drawn of runs that are measured so."""
+    name, words, percent = by.name, by.words, by.percent
+    return [
+        Curve(name, "main", f"test {words}", percent=percent, own="nodes"),
+        *[Curve("loss", "loss", "test loss", own="nodes_loss")] * (by != LOSS),
+        Curve(f"local {name}", "local", f"{words} on the nodes' own test data", percent=percent),
+        Curve(
+            f"personal {name}",
+            "personal",
+            f"{words} of personal models on the nodes' own test data",
+            percent=percent,
+        ),
+        Curve(f"validation {name}", "validation", f"validation {words}", percent=percent),
+        Curve("train_loss", "train_loss", "train loss"),
+        Curve("theorem", "theorem", "consensus distance, max over nodes of the L1 norm", log=True),
+        Curve("mean_square", "mean_square", "consensus distance, mean square", log=True),
+    ]
+
+
 AXES = {"steps": "steps", "epochs": "epochs", "bytes": "bytes pushed", "time": "modelled time"}
 
 
@@ -77,10 +92,13 @@ def curves(results: Results) -> dict[str, Any]:
         for series in panel["series"]
         for key in series["y"]
     }
+    kinds = dict.fromkeys(setting.measure for setting in results.settings)
+    known = {curve.key: curve for by in kinds for curve in measured(by)}
     return {
         "methods": list(results.methods),
         "looks": _looks(results),
-        "measures": [m._asdict() for m in MEASURES if m.key in drawn] or [MEASURES[0]._asdict()],
+        "measures": [c._asdict() for c in known.values() if c.key in drawn]
+        or [next(iter(known.values()))._asdict()],
         "axes": [{"key": key, "label": label} for key, label in AXES.items()],
         "settings": settings,
     }
@@ -126,8 +144,10 @@ def _series(cell: Cell, most: int) -> dict[str, Any]:
         "time": [_mean(r.modelled for r in records) for records in points],
     }
     ys = {}
-    for key in (name for m in MEASURES for name in (m.key, m.own) if name):
-        spreads = [[record.spread(key) for record in records] for records in points]
+    drawn = measured(cell.measure)
+    fields = {c.key: c.field for c in drawn} | {c.own: c.own for c in drawn if c.own}
+    for key, field in fields.items():
+        spreads = [[record.spread(field) for record in records] for records in points]
         mean = [_mean(s.mean for s in group) for group in spreads]
         if any(value is not None for value in mean):
             low = [_rounded(min((s.low for s in group), default=0)) for group in spreads]

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from pushsum.drawing.charts import Panel, Series, chart_svg
 from pushsum.drawing.svg import PALETTE
+from pushsum.measures import Measure
 from pushsum.report.pictures import Drawing
 from pushsum.report.results import Cell, Estimate, Results, over
 from pushsum.report.runs import Run, shown
@@ -22,7 +23,7 @@ class Row(NamedTuple):
     Attributes:
         setting, method, topology: of its cell.
         plan: what fails.
-        accuracy: in percent, at the last record.
+        measure, reached: what its runs are measured by, and that at the last record.
         lost, late: of all messages, in percent.
         nodes, alive: how many nodes there are, and the fewest that were there.
         smallest_a: of all nodes and records.
@@ -33,7 +34,8 @@ class Row(NamedTuple):
     method: str
     topology: str
     plan: str
-    accuracy: Estimate
+    measure: Measure
+    reached: Estimate
     lost: float
     late: float
     nodes: int
@@ -66,7 +68,8 @@ def _row(setting: str, method: str, topology: str, cell: Cell) -> Row:
         method,
         topology,
         plan_of(cell.runs[0]),
-        cell.estimate("accuracy"),
+        cell.measure,
+        cell.estimate(),
         100 * lost / sent if sent else nan,
         100 * late / sent if sent else nan,
         cell.runs[0].nodes,
@@ -89,10 +92,17 @@ def plan_of(run: Run) -> str:
 
 
 def charts(results: Results) -> list[Drawing]:
-    """Accuracy under loss, nodes that are there and the smallest a over time; what there is."""
-    loss = "messages lost (%)", "accuracy (%)"
-    found = {
-        "Accuracy under loss": (*loss, list(under_loss(results)), False),
+    """What is reached under loss, nodes that are there and the smallest a over time, if known."""
+    kinds = dict.fromkeys(setting.measure for setting in results.settings)
+    found: dict[str, tuple[str, str, list[Series], bool]] = {
+        f"{m.name.capitalize()} under loss": (
+            "messages lost (%)",
+            m.words,
+            list(under_loss(results, m)),
+            False,
+        )
+        for m in kinds
+    } | {
         "Nodes that are there": ("steps", "nodes", list(_alive(results)), False),
         "Smallest a": ("steps", "a", list(_smallest(results)), True),
     }
@@ -131,20 +141,20 @@ def _smallest(results: Results) -> Iterator[Series]:
                 yield _line([method, *[topology] * several, plan_of(run)], points)
 
 
-def under_loss(results: Results) -> Iterator[Series]:
+def under_loss(results: Results, measure: Measure) -> Iterator[Series]:
     """Of every method that ran with several probabilities of loss, all else equal."""
     groups = over(results, "faults.loss")
     several = len({topology for _, topology, _ in groups}) > 1
     for (method, topology, _), cells in groups.items():
         known = sorted(
-            (loss, cell.estimate("accuracy").mean, plan_of(cell.runs[0]))
+            (loss, cell.estimate().mean, plan_of(cell.runs[0]))
             for loss, cell in cells
-            if type(loss) in (int, float) and 0 <= loss <= 1
+            if cell.measure == measure and type(loss) in (int, float) and 0 <= loss <= 1
         )
-        if len({loss for loss, accuracy, _ in known if not isnan(accuracy)}) > 1:
+        if len({loss for loss, reached, _ in known if not isnan(reached)}) > 1:
             others = re.sub(r"loss=[^,]*(, )?", "", known[-1][2]).rstrip(", ")  # but for the loss
             words = [method, *[topology] * several, *[others] * bool(others)]
-            yield _line(words, [(100 * loss, accuracy) for loss, accuracy, _ in known])
+            yield _line(words, [(100 * loss, reached) for loss, reached, _ in known])
 
 
 def _line(words: Iterable[str], points: Sequence[tuple[float, float]]) -> Series:

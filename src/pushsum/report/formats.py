@@ -9,33 +9,37 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from pushsum.measures import LOSS, Measure
 from pushsum.names import flat, plain
 from pushsum.report.results import Results
 from pushsum.report.runs import Run
 from pushsum.report.tables import Difference, Entry, Table, notes, tables, warnings
 
-DECIMALS = {"accuracy": 2, "loss": 3}
-MEASURES = {"accuracy": "Acc (%)", "loss": "Loss"}
 TO_BEST = "vs best"
 _NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?")
 
 
-def number(value: float, measure: str) -> str:
+def number(value: float, measure: Measure = LOSS) -> str:
     """A value of the table; NaN is said."""
     if isnan(value):
         return "NaN"
-    return f"{value:.{DECIMALS[measure]}f}" if abs(value) < 1e5 else f"{value:.2e}"
+    return f"{value:.{2 if measure.percent else 3}f}" if abs(value) < 1e5 else f"{value:.2e}"
 
 
-def difference(entry: Entry | None, measure: str) -> tuple[str, str]:
+def difference(entry: Entry | None, measure: Measure) -> tuple[str, str]:
     """How far an entry is behind the best mean of its column, and the interval of that."""
+    if entry is None or entry.behind is None:
+        return ("best" if entry and entry.first else "–"), ""
+    return gap(entry.behind, measure)
+
+
+def gap(found: Difference, measure: Measure) -> tuple[str, str]:
+    """A difference, and its interval if it has one."""
 
     def signed(value: float) -> str:
         return ("+" if value > 0 else "−" if value < 0 else "±") + number(abs(value), measure)
 
-    if entry is None or entry.behind is None:
-        return ("best" if entry and entry.first else "–"), ""
-    mean, low, high, _ = entry.behind
+    mean, low, high, _ = found
     return signed(mean), "" if isnan(low) else f"[{signed(low)}, {signed(high)}]"
 
 
@@ -90,7 +94,7 @@ def _grid(
 ) -> Iterator[list[list[str]]]:
     """The lines of every row."""
 
-    def text(entry: Entry | None, measure: str) -> str:
+    def text(entry: Entry | None, measure: Measure) -> str:
         if entry is None:
             return escape("–")
         ours = number(entry.estimate.mean, measure)
@@ -103,10 +107,10 @@ def _grid(
     main = table.measures[0]
     for row in table.rows:
         lines = [
-            [escape(MEASURES[m]), *(text(e, m) for e in row.entries[m])] for m in table.measures
+            [escape(m.head), *(text(e, m) for e in row.entries[m.name])] for m in table.measures
         ]
         if len(table.rows) > 1:
-            behind = (escape(" ".join(difference(e, main)).strip()) for e in row.entries[main])
+            behind = (escape(" ".join(difference(e, main)).strip()) for e in row.entries[main.name])
             lines.append([TO_BEST, *map(small.format, behind)])
         elif len(lines) == 1:
             lines.append([""] * len(lines[0]))  # for the set-up
@@ -132,6 +136,7 @@ _TEX = {
     "−": "$-$",
     "†": r"$^\dagger$",
     "–": "--",
+    "²": "$^2$",
 } | {c: f"\\{c}" for c in "&%$#_{}"}
 
 
@@ -145,8 +150,8 @@ def _tex(text: str) -> str:
 def data(results: Results, directory: Path) -> dict[str, Any]:
     """Everything the tables hold, ready for JSON: None where there is no value.
 
-    Accuracy is in percent, bytes and seconds are means over runs; paths are relative to
-    `directory`.
+    What `measure` says is in percent is in percent, bytes and seconds are means over runs; paths
+    are relative to `directory`.
     """
     cells = _cells(results, directory)
     left_out = [{"path": relative(path, directory), "reason": why} for path, why in results.skipped]
@@ -186,11 +191,19 @@ def _cells(results: Results, directory: Path | None = None) -> list[dict[str, An
                 "momentum": runs[0].momentum,
                 "topology": topology,
                 "seeds": [run.seed for run in runs],
-                **{m: _entry(e) for m in table.measures if (e := entries[method][m][column])},
+                "measure": cell.measure._asdict(),
+                **{
+                    m.name: _entry(e)
+                    for m in table.measures
+                    if (e := entries[method][m.name][column])
+                },
                 "bytes": fmean(run.last.bytes for run in runs),
                 "modelled_seconds": fmean(run.last.modelled for run in runs),
                 "unfinished": cell.unfinished,
             }
+            for field in ("local", "personal"):
+                if not isnan((found_there := cell.estimate(field)).mean):
+                    about[field] = found_there._asdict()
             each = {"runs": [_run(run, directory) for run in runs]} if directory else {}
             found.append(about | each)
     return found
@@ -208,13 +221,18 @@ def _entry(entry: Entry) -> dict[str, Any]:
 
 
 def _run(run: Run, directory: Path) -> dict[str, Any]:
+    name, scale, last = run.measure.name, run.measure.scale, run.last
+    spreads = {f"nodes_{name}": last.nodes, "local": last.local, "personal": last.personal}
     return {
         "path": relative(run.path, directory),
         "seed": run.seed,
-        "step": run.last.step,
-        "accuracy": 100 * run.last.accuracy,
-        "loss": run.last.loss,
-        "nodes_accuracy": {key: 100 * value for key, value in run.last.nodes._asdict().items()},
+        "step": last.step,
+        name: scale * last.main,
+        "loss": last.loss,
+        **{
+            key: {part: scale * value for part, value in spread._asdict().items()}
+            for key, spread in spreads.items()
+        },
         "finished": run.finished,
         "diverged": run.diverged or None,
         "tried": run.tried,
@@ -232,7 +250,7 @@ def _bare(value: Any) -> Any:
 def _csv(key: str, value: Any) -> Any:
     """A number as it is; NaN only where a run diverged; a name that is no formula."""
     if isinstance(value, float):
-        diverged = key in ("accuracy_mean", "loss_mean")
+        diverged = key.endswith("_mean") and not key.endswith("_to_best_mean")
         return f"{value:.8g}" if not isnan(value) else "nan" if diverged else ""
     if not isinstance(value, str):
         return value

@@ -30,7 +30,7 @@ from pushsum.report import failures, formats, pictures
 from pushsum.report.curves import curves
 from pushsum.report.results import DATA, MODELS, Results, Setting, word
 from pushsum.report.runs import HOW, Run, shown
-from pushsum.report.tables import notes, tables, warnings
+from pushsum.report.tables import notes, paired, tables, warnings
 
 MOST_LISTED = 10  # values that are listed one by one
 MOST_DESCRIBED = 200  # settings
@@ -228,6 +228,7 @@ def _failures(results: Results, _: Path) -> Content:
         return None
     return {
         "rows": found[: failures.MOST_ROWS],
+        "head": " or ".join(dict.fromkeys(row.measure.head for row in found)),
         "total": len(found),
         "several": len({(r.method, r.topology, r.plan) for r in found}) < len(found),
         "drawings": failures.charts(results),
@@ -241,9 +242,30 @@ def _tuned(results: Results, _: Path) -> Content:
         for (method, topology), cell in setting.cells.items():
             for run in cell.runs:
                 if run.tried:
-                    key = (setting.name, method, topology, run.lr, tuple(sorted(run.tried)))
+                    tried = tuple(sorted(run.tried))
+                    key = (setting.name, method, topology, run.measure, run.lr, tried)
                     found.setdefault(key, []).append(str(run.seed))
     return {"rows": found, "several": len(results.settings) > 1} if found else None
+
+
+def _local(results: Results, _: Path) -> Content:
+    """What the nodes' models reach on test data of their own; personal ones where there are any."""
+    rows = [
+        (setting.name, *key, cell, paired(cell.values("personal"), cell.values("local")))
+        for setting in results.settings
+        for key, cell in setting.cells.items()
+        if not isnan(cell.estimate("local").mean)
+    ]
+    if not rows:
+        return None
+    measures = dict.fromkeys(cell.measure for *_, cell, _ in rows)
+    return {
+        "rows": rows[:MOST_RUNS],
+        "several": len(results.settings) > 1,
+        "head": measures.popitem()[0].head if len(measures) == 1 else "",
+        "personal": any(gain is not None for *_, gain in rows),
+        "formats": formats,
+    }
 
 
 def _runs(results: Results, directory: Path) -> Content:
@@ -254,6 +276,7 @@ def _runs(results: Results, directory: Path) -> Content:
         for (method, topology), cell in setting.cells.items()
         for run in cell.runs
     }
+    measures = dict.fromkeys(run.measure for run in where)
     keys = dict.fromkeys(key for run in where for key in run.config if key not in HOW)
     words = {key: {word(run, key) for run in where} for key in keys}
     own = [key for key in keys if len(words[key]) > 1]
@@ -269,6 +292,7 @@ def _runs(results: Results, directory: Path) -> Content:
             for run, names in list(where.items())[:MOST_RUNS]
         ],
         "several": len(results.settings) > 1,
+        "heads": [m.head for m in measures],
         "common": [f"{key}={words[key].pop()}" for key in keys if len(words[key]) == 1],
         "total": len(where),
     }
@@ -300,6 +324,7 @@ SECTIONS: tuple[tuple[str, str, Callable[[Results, Path], Content]], ...] = (
     ("results", "Results", _results),
     ("curves", "Curves", _curves),
     ("failures", "What failed", _failures),
+    ("local", "On the nodes' own test data", _local),
     ("tuned", "Step sizes tried", _tuned),
     ("runs", "Single runs", _runs),
     ("topologies", "Topologies", _topologies),

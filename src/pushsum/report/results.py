@@ -8,6 +8,7 @@ from math import isnan, nan
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
+from pushsum.measures import Measure
 from pushsum.methods import ADAPTIVE, MOMENTUM, NAMES
 from pushsum.names import plain
 from pushsum.report import paper
@@ -48,6 +49,13 @@ class Estimate(NamedTuple):
     std: float = nan
 
 
+def estimated(values: Iterable[float]) -> Estimate:
+    """Of the values of some runs."""
+    known = list(values)
+    mean = fmean(known)
+    return Estimate(mean, stdev(known) if len(known) > 1 and not isnan(mean) else nan)
+
+
 @dataclass(frozen=True)
 class Cell:
     """The runs of one method on one topology that differ in their seeds alone.
@@ -60,21 +68,24 @@ class Cell:
     runs: tuple[Run, ...]
     paper: paper.Figure | None
 
-    def values(self, measure: str) -> Values:
-        """Accuracy (%) or loss of the last records; NaN where a run diverged after it."""
-        scale = 100 if measure == "accuracy" else 1
+    @property
+    def measure(self) -> Measure:
+        """What its runs are measured by."""
+        return self.runs[0].measure
+
+    def values(self, field: str = "main") -> Values:
+        """Of a field of the last records, as it is shown; NaN where a run diverged after it."""
+        scale = 1 if field == "loss" else self.measure.scale
         return {
             (run.seed, word(run, "topology.seed")): nan
             if run.diverged
-            else scale * run.last.spread(measure).mean
+            else scale * run.last.spread(field).mean
             for run in self.runs
         }
 
-    def estimate(self, measure: str) -> Estimate:
+    def estimate(self, field: str = "main") -> Estimate:
         """Over runs; NaN if one of them diverged."""
-        values = list(self.values(measure).values())
-        mean = fmean(values)
-        return Estimate(mean, stdev(values) if len(values) > 1 and not isnan(mean) else nan)
+        return estimated(self.values(field).values())
 
     @property
     def unfinished(self) -> int:
@@ -100,6 +111,11 @@ class Setting:
     @property
     def runs(self) -> list[Run]:
         return [run for cell in self.cells.values() for run in cell.runs]
+
+    @property
+    def measure(self) -> Measure:
+        """What its runs are measured by."""
+        return self.runs[0].measure
 
     @property
     def methods(self) -> list[str]:

@@ -10,6 +10,7 @@ from pathlib import Path, PureWindowsPath
 from typing import Any, NamedTuple
 
 from pushsum import files
+from pushsum.measures import Measure, told
 from pushsum.methods import ADAPTIVE, MOMENTUM
 from pushsum.names import flat, one_line, plain
 from pushsum.networks import NETWORKS
@@ -55,8 +56,11 @@ class Record(NamedTuple):
     Attributes:
         step, epoch, bytes: how far the run was.
         modelled: seconds on the configured network.
-        accuracy, loss, validation, train_loss, theorem, mean_square: see `curves.MEASURES`.
-        nodes, nodes_loss: accuracy and loss of the nodes' own models.
+        main: what the run is measured by (`Run.measure`), of the average model on the test data.
+        loss, validation, train_loss, theorem, mean_square: see `curves.measures`.
+        nodes, nodes_loss: the same, and the loss, of the nodes' own models.
+        local, personal: of the nodes' own and of their personal models, on the nodes' own test
+            data.
         faults: what had failed, or None without a fault plan.
         weights: where the line begins that holds the weight matrix, or None.
     """
@@ -65,7 +69,7 @@ class Record(NamedTuple):
     epoch: float
     bytes: float
     modelled: float
-    accuracy: float
+    main: float
     loss: float
     validation: float
     train_loss: float
@@ -73,6 +77,8 @@ class Record(NamedTuple):
     mean_square: float
     nodes: Spread
     nodes_loss: Spread
+    local: Spread
+    personal: Spread
     faults: Faults | None
     weights: int | None
 
@@ -105,6 +111,11 @@ class Run:
         if found is None and section == "model":
             return NETWORKS.get(self.config["model.name"], {}).get(option)
         return found
+
+    @cached_property
+    def measure(self) -> Measure:
+        """What it is measured by."""
+        return told(self.meta.get("measure"))
 
     @property
     def finished(self) -> bool:
@@ -141,7 +152,7 @@ class Run:
 
     @cached_property
     def tried(self) -> Table:
-        """(step size, validation accuracy) of all that were tried to choose this run's; or ()."""
+        """(step size, what it reached) of all that were tried to choose this run's; or ()."""
         found = self.meta.get("tune")
         table = _table(found.get("tried")) if isinstance(found, dict) else None
         return table if table and len(table[0]) == 2 else ()
@@ -262,10 +273,11 @@ def _read(path: Path) -> Run:
     if not isinstance(config, dict) or not isinstance(meta, dict):
         raise ValueError(f"{CONFIG} and {META} should each be a mapping")
     settings = _settings(flat(_tidy(config)))
-    records = _records(path / RECORDS)
+    meta = _tidy(meta)
+    records = _records(path / RECORDS, told(meta.get("measure")).name)
     if not records:
         raise ValueError(EMPTY)
-    return Run(path, settings, _tidy(meta), records)
+    return Run(path, settings, meta, records)
 
 
 def _settings(config: dict[str, Any]) -> dict[str, Any]:
@@ -298,7 +310,7 @@ def _tidy(value: Any) -> Any:
     return value
 
 
-def _records(path: Path) -> tuple[Record, ...]:
+def _records(path: Path, measure: str) -> tuple[Record, ...]:
     """The records of a file; of more than MOST_RECORDS every second, fourth, ... and the last."""
     kept: list[tuple[int, Record]] = []  # numbered from 0
     every, place = 1, 0
@@ -313,7 +325,7 @@ def _records(path: Path) -> tuple[Record, ...]:
             try:
                 if len(line) > MOST_LINE:
                     raise ValueError(f"it has more than {MOST_LINE:,} bytes")
-                record = _record(json_value(line), start)
+                record = _record(json_value(line), start, measure)
             except (ValueError, KeyError) as error:
                 if not line.endswith(b"\n") and len(line) <= MOST_LINE:
                     break  # a crash cut it short, or it is being written right now
@@ -331,12 +343,13 @@ def _records(path: Path) -> tuple[Record, ...]:
     return tuple(record for _, record in kept)
 
 
-def _record(content: Any, place: int) -> Record:
+def _record(content: Any, place: int, measure: str) -> Record:
     if not isinstance(content, dict):
         raise ValueError("a record is an object")
     test = _mapping("test", content["test"])
     consensus = _mapping("consensus", content["consensus"])
-    nodes = _mapping("nodes", content.get("nodes"))
+    nodes, local = (_mapping(key, content.get(key)) for key in ("nodes", "local"))
+    validation = _mapping("validation", content.get("validation"))
     faults = _mapping("faults", content.get("faults"))
     step, epoch = content["step"], _number(content["epoch"])
     if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step <= LAST_STEP:
@@ -348,21 +361,25 @@ def _record(content: Any, place: int) -> Record:
         epoch,
         bytes=_number(content["bytes"]),
         modelled=_number(_mapping("modelled", content.get("modelled")).get("total")),
-        accuracy=_number(test.get("accuracy")),
+        main=_number(test.get(measure)),
         loss=_number(test["loss"]),
-        validation=_number(content.get("validation_accuracy")),
+        validation=_number(validation.get(measure)),
         train_loss=_number(content.get("train_loss")),
         theorem=_number(consensus.get("theorem")),
         mean_square=_number(consensus.get("mean_square")),
-        nodes=_spread("nodes.accuracy", nodes.get("accuracy")),
-        nodes_loss=_spread("nodes.loss", nodes.get("loss")),
+        nodes=_spread("nodes", nodes, measure),
+        nodes_loss=_spread("nodes", nodes, "loss"),
+        local=_spread("local.nodes", _mapping("local.nodes", local.get("nodes")), measure),
+        personal=_spread(
+            "local.personal", _mapping("local.personal", local.get("personal")), measure
+        ),
         faults=Faults(*(_number(faults.get(key)) for key in Faults._fields)) if faults else None,
         weights=place if isinstance(content.get("weights"), list) else None,
     )
 
 
-def _spread(name: str, value: Any) -> Spread:
-    found = _mapping(name, value)
+def _spread(name: str, values: Mapping[str, Any], measure: str) -> Spread:
+    found = _mapping(f"{name}.{measure}", values.get(measure))
     return Spread(*(_number(found.get(key)) for key in ("mean", "min", "max")))
 
 

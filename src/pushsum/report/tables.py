@@ -6,12 +6,12 @@ from math import isnan, nan, sqrt
 from statistics import NormalDist, fmean, stdev
 from typing import NamedTuple
 
+from pushsum.measures import ACCURACY, LOSS, Measure
 from pushsum.report import paper
 from pushsum.report.results import Cell, Estimate, Results, Setting, Values
 from pushsum.report.runs import MOST_RECORDS, Run
 
 AVERAGE = "Average"
-BETTER = {"accuracy": 1, "loss": -1}  #: what is measured: more, or less, is better
 #: The 97.5 % quantiles of Student's t distribution with 1, 2, ... degrees of freedom.
 T = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
@@ -57,7 +57,7 @@ class Entry(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A method: what it ran with, and by measure one entry (or None) per column."""
+    """A method: what it ran with, and by the measure's name one entry (or None) per column."""
 
     method: str
     setup: str
@@ -69,7 +69,7 @@ class Table(NamedTuple):
 
     setting: Setting
     heads: list[str]
-    measures: list[str]
+    measures: list[Measure]
     rows: list[Row]
 
 
@@ -100,26 +100,29 @@ def tables(results: Results) -> list[Table]:
 def _table(setting: Setting) -> Table:
     averaged = len(setting.topologies) > 1  # of a single one, it would say the same again
     ends = [record for run in setting.runs for record in (run.records[0], run.last)]
-    measured = [m for m in BETTER if not all(isnan(end.spread(m).mean) for end in ends)]
-    measured = measured or list(BETTER)
+    fields = {setting.measure: "main", LOSS: "loss"}  # one, if the loss is what counts
+    known = {m: f for m, f in fields.items() if not all(isnan(e.spread(f).mean) for e in ends)}
+    fields = known or fields
     rows = [Row(method, setting.setup(method), {}) for method in setting.methods]
-    for measure in measured:
-        grid = [_entries(setting, row.method, measure, averaged) for row in rows]
-        columns = [_marked(column, BETTER[measure]) for column in zip(*grid, strict=True)]
+    for measure, field in fields.items():
+        grid = [_entries(setting, row.method, measure, field, averaged) for row in rows]
+        columns = [_marked(column, measure.better) for column in zip(*grid, strict=True)]
         for row, entries in zip(rows, zip(*columns, strict=True), strict=True):
-            row.entries[measure] = list(entries)
-    return Table(setting, [*setting.topologies, *[AVERAGE] * averaged], measured, rows)
+            row.entries[measure.name] = list(entries)
+    return Table(setting, [*setting.topologies, *[AVERAGE] * averaged], list(fields), rows)
 
 
-def _entries(setting: Setting, method: str, measure: str, averaged: bool) -> list[Entry | None]:
+def _entries(
+    setting: Setting, method: str, measure: Measure, field: str, averaged: bool
+) -> list[Entry | None]:
     found: list[Entry | None] = []
     for topology in setting.topologies:
         cell = setting.cells.get((method, topology))
         if cell is None:
             found.append(None)
             continue
-        theirs = getattr(cell.paper, measure) if cell.paper else nan
-        numbers = cell.estimate(measure), cell.values(measure), theirs, cell.unfinished
+        theirs = cell.paper._asdict().get(measure.name, nan) if cell.paper else nan
+        numbers = cell.estimate(field), cell.values(field), theirs, cell.unfinished
         found.append(Entry(*numbers, cell.runs[0]))
     whole = [entry for entry in found if entry is not None]
     if averaged and len(whole) < len(found):  # it would not compare
@@ -177,14 +180,24 @@ def warnings(results: Results) -> list[str]:
 def notes(results: Results) -> list[str]:
     """What a reader of the tables has to know, a sentence or two each."""
     cells = [cell for setting in results.settings for cell in setting.cells.values()]
+    told = dict.fromkeys(m.words for table in tables(results) for m in table.measures)
+    what = " and ".join(filter(None, (", ".join([*told][:-1]), [*told][-1])))
     return [
-        "Accuracy (%) and loss of the average model on the test data, at the last record of each "
-        "run.",
+        f"{what[0].upper()}{what[1:]} of the average model on the test data, at the last record of "
+        "each run.",
+        *_on_measures(results),
         *_on_seeds(results, cells),
         *_on_cells(results, cells),
         *_on_cycles(results),
         *_on_paper(results, cells),
     ]
+
+
+def _on_measures(results: Results) -> Iterator[str]:
+    for measure in dict.fromkeys(setting.measure for setting in results.settings):
+        if measure not in (ACCURACY, LOSS):
+            better = "larger" if measure.higher_is_better else "smaller"
+            yield f"{measure.words[0].upper()}{measure.words[1:]}: {better} is better."
 
 
 def _on_seeds(results: Results, cells: list[Cell]) -> Iterator[str]:

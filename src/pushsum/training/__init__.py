@@ -8,7 +8,7 @@ from pushsum.training.loop import Progress, in_memory, measured, run
 from pushsum.training.memory import arrays
 from pushsum.training.records import Diverged, last_record
 from pushsum.training.saving import newest, resuming
-from pushsum.training.testing import Tested, own_copy, tested, trained
+from pushsum.training.testing import Tested, own_copy, present, tested, trained
 
 __all__ = [
     "Diverged",
@@ -21,6 +21,7 @@ __all__ = [
     "measured",
     "newest",
     "own_copy",
+    "present",
     "resuming",
     "run",
     "tested",

@@ -1,6 +1,7 @@
 """The loop of a run: step, test, record, save, stop, go on; the same for every engine."""
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -233,15 +234,11 @@ def _go_on(
         c.gradients, experiment.model, experiment.task.loss, now.buffers, lambda: runtime.stopping
     )
     engine = runtime.engine(experiment.setup(now.step))
-    interval = max(1, round(c.evaluation.every * experiment.steps_per_epoch))
     saving_interval = c.checkpoint * experiment.steps_per_epoch
     last_saved = -1 if now.step == 0 else now.step
     line: dict[str, Any] = {}
 
-    def due(t: int) -> bool:
-        short = c.published.test_before and t == experiment.steps
-        return (t % interval == 0 or t == experiment.steps) and not short
-
+    due = when_to_record(experiment)
     while True:
         t = now.step
         if due(t) or t % saving_interval == 0:
@@ -279,6 +276,28 @@ def _go_on(
     meta["finished"] = True
     runtime.on_leader(lambda: _write_meta(directory, meta))
     return line or last_record(directory)
+
+
+def when_to_record(experiment: Experiment) -> Callable[[int], bool]:
+    """(t) -> whether there is a record after step t: every so many epochs, and at the end.
+
+    If all of them fell on the same few graphs of a cycle, they would tell of these alone. So
+    the records of every further round through the graphs that they fall on come an exchange later.
+    """
+    c = experiment.config
+    interval = max(1, round(c.evaluation.every * experiment.steps_per_epoch))
+    if c.published.test_before:
+        return lambda t: t % interval == 0 and t != experiment.steps
+    every = c.algorithm.every
+    cycle = (experiment.graphs.cycle or experiment.graphs.period) * every
+    common = math.gcd(interval, cycle)
+
+    def due(t: int) -> bool:
+        number, later = divmod(t, interval)
+        rounds = number // (cycle // common)
+        return later == every * (rounds % -(-common // every)) or t == experiment.steps
+
+    return due
 
 
 def _one_step(

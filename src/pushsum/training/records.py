@@ -15,6 +15,7 @@ from torch import Tensor
 from pushsum.engines.runtime import Abandoned, Runtime
 from pushsum.engines.simulator import Iterate
 from pushsum.experiment import Experiment
+from pushsum.experiment.evaluation import NodeResults
 from pushsum.faults import CRASHED
 from pushsum.theory import consensus
 from pushsum.training.state import RunState
@@ -36,14 +37,18 @@ def record(
     """
     start = perf_counter()
     tested, personal = experiment.evaluator, experiment.algorithm.personal
-    own: list[list[dict[str, float]]] = []
+    models = {"nodes": now.moment.y}
+    if personal is not None:
+        models["personal"] = personal(now.moment.state)
+    given_up, reached = 0, dict[str, list[NodeResults]]()
     try:
-        for y in (now.moment.y, *([personal(now.moment.state)] if personal else [])):
-            own.append(tested.nodes(y, now.buffers, now.step, lambda: runtime.stopping))
-        given_up = 0
+        for name, y in models.items():
+            reached[name] = tested.nodes(
+                runtime.nodes, y, now.buffers, now.step, lambda: runtime.stopping
+            )
     except Abandoned:
-        own, given_up = [[] for _ in range(1 + (personal is not None))], 1
-    parts = runtime.gather(_shown(now, *own) | {"given_up": torch.tensor([given_up])})
+        given_up, reached = 1, {name: [] for name in models}
+    parts = runtime.gather(_shown(now, reached) | {"given_up": torch.tensor([given_up])})
 
     def write() -> dict[str, Any]:
         assert parts is not None
@@ -66,9 +71,7 @@ def record(
     return line
 
 
-def _shown(
-    now: RunState, own: list[dict[str, float]], personal: list[dict[str, float]] | None = None
-) -> dict[str, Tensor]:
+def _shown(now: RunState, reached: dict[str, list[NodeResults]]) -> dict[str, Tensor]:
     """What the process that writes must know of the others, as tensors."""
     moment = now.moment
     scalars = [now.bytes, *now.seconds.values(), *now.modelled.values()]
@@ -79,14 +82,17 @@ def _shown(
         "weights": moment.weights,
         "losses": torch.tensor(now.losses, dtype=torch.float64),
         "scalars": torch.tensor(scalars, dtype=torch.float64),
-        "own": _results(own),
-        "personal": _results(personal or []),
+        **{
+            f"{part}.{name}": _table(getattr(one, part) for one in found)
+            for name, found in reached.items()
+            for part in NodeResults._fields
+        },
         **{f"buffers.{name}": value for name, value in now.buffers.items()},
     }
 
 
-def _results(own: list[dict[str, float]]) -> Tensor:
-    return torch.tensor([list(node.values()) for node in own], dtype=torch.float64)
+def _table(results: Iterable[dict[str, float]]) -> Tensor:
+    return torch.tensor([list(node.values()) for node in results], dtype=torch.float64)
 
 
 class _Whole:
@@ -97,7 +103,9 @@ class _Whole:
             return parts[0][name] if len(parts) == 1 else torch.cat([p[name] for p in parts])
 
         self.x, self.a, self.y = map(joined, ("x", "a", "y"))
-        self.weights, self.own, self.personal = map(joined, ("weights", "own", "personal"))
+        self.weights = joined("weights")
+        self.reached = {k: joined(k) for k in parts[0] if k.startswith(NodeResults._fields)}
+        self.there = torch.ones(len(self.a), dtype=torch.bool)
         alone = len(parts) == 1
         self.buffers = {name: joined(f"buffers.{name}") for name in now.buffers}
         losses = torch.stack([p["losses"] for p in parts])
@@ -121,7 +129,7 @@ def _failed(experiment: Experiment, now: RunState, whole: _Whole) -> dict[str, A
     mass = float(seen.a.sum()) + late.a
     whole.x = torch.cat([seen.x[alive], late.x[None].to(seen.x)])
     whole.a = torch.cat([seen.a[alive], seen.a.new_tensor([late.a])])
-    whole.y, whole.own = whole.y[alive], whole.own[seen.alive] if len(whole.own) else whole.own
+    whole.y, whole.there = whole.y[alive], seen.alive
     whole.buffers = {name: b[alive] for name, b in whole.buffers.items()}
     found = {
         **seen.messages._asdict(),
@@ -151,7 +159,7 @@ def _line(
     if small:
         senders, receivers = experiment.setup(step - 1).edges(step)
         W = dense(experiment.n, senders, receivers, weights).tolist()
-    apart = consensus(x, whole.a, y)
+    apart, reached = consensus(x, whole.a, y), _reached(experiment, whole, list(test))
     whole.seconds["evaluation"] += perf_counter() - start
     line = {
         "step": step,
@@ -161,7 +169,8 @@ def _line(
         "train_loss": float(np.mean(whole.losses)) if whole.losses else None,
         "test": test,
         "validation": validation,
-        "nodes": _spread(test, whole.own) if len(whole.own) else None,
+        "nodes": reached.get("everywhere", {}).get("nodes"),
+        "local": reached.get("local"),
         "consensus": {"theorem": apart.largest, "mean_square": apart.mean_square},
         "a": {"min": float(whole.a.min()), "max": float(whole.a.max())},
         "smallest_weight": float(weights[weights > 0].min()) if len(weights) else None,
@@ -170,19 +179,32 @@ def _line(
         "overlap": _overlap(whole.seconds),
         "weights": W,
     }
-    if len(whole.personal):
-        line["personal"] = _spread(test, whole.personal)
+    if "personal" in reached.get("everywhere", {}):
+        line["personal"] = reached["everywhere"]["personal"]
     finite: dict[str, Any] = _finite(line)
     return finite
 
 
-def _spread(names: Iterable[str], own: Tensor) -> dict[str, dict[str, float]]:
-    """(n, measures) -> mean, min and max of each."""
-    columns = zip(names, own.T.tolist(), strict=True)
-    return {
-        key: {"mean": float(np.mean(values)), "min": min(values), "max": max(values)}
-        for key, values in columns
-    }
+def _reached(experiment: Experiment, whole: _Whole, names: list[str]) -> dict[str, dict[str, Any]]:
+    """Mean, min and max over the living of what models reach: test samples -> models -> names.
+
+    Who has no test samples of its own is not counted among those who have.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for key, table in whole.reached.items():
+        part, _, models = key.partition(".")
+        if not len(table):
+            continue
+        rows = whole.there
+        if part == "local":
+            rows = rows & torch.tensor([len(own) > 0 for own in experiment.test_parts])
+        columns = zip(names, table[rows].T.tolist(), strict=True)
+        found.setdefault(part, {})[models] = {
+            name: {"mean": float(np.mean(values)), "min": min(values), "max": max(values)}
+            for name, values in columns
+            if values
+        }
+    return found
 
 
 def _overlap(seconds: dict[str, float]) -> dict[str, float] | None:

@@ -11,10 +11,11 @@ from pushsum.batchnorm import BatchNormPolicy
 from pushsum.engines.runtime import OneProcess
 from pushsum.engines.simulator import Iterate
 from pushsum.experiment import Experiment
-from pushsum.experiment.task import Measure
+from pushsum.measures import Measure
 from pushsum.names import one_line
 from pushsum.reading import MOST_META, json_value
 from pushsum.training import saving
+from pushsum.training.state import RunState
 
 
 class Tested(NamedTuple):
@@ -43,9 +44,10 @@ def tested(directory: Path, trust: bool = False) -> Tested:  # noqa: PT028
     for policy in policies:
         try:
             answer.results[policy] = built.evaluator.test(
-                built.evaluator.average_model(*nodes, step, policy=policy)
+                built.evaluator.average_model(*nodes[:4], step, policy=policy)
             )
-            answer.own[policy] = built.evaluator.nodes(nodes.y, nodes.buffers, step, policy=policy)
+            own = built.evaluator.nodes(nodes.numbers, nodes.y, nodes.buffers, step, policy=policy)
+            answer.own[policy] = [found.everywhere for found in own]
         except ValueError as error:  # BatchNorm, of a batch of one sample
             answer.refused[policy] = str(error)
     return answer
@@ -66,7 +68,7 @@ def trained(
             weighting, method and topology are not needed.
     """
     built, step, nodes = _restored(Path(directory), trust)
-    return own_copy(built.evaluator.average_model(*nodes, step, policy=policy))
+    return own_copy(built.evaluator.average_model(*nodes[:4], step, policy=policy))
 
 
 def own_copy(model: nn.Module) -> nn.Module:
@@ -77,12 +79,13 @@ def own_copy(model: nn.Module) -> nn.Module:
 
 
 class Nodes(NamedTuple):
-    """What all nodes hold."""
+    """What the nodes hold."""
 
     x: Tensor
     a: Tensor
     y: Tensor
     buffers: dict[str, Tensor]
+    numbers: list[int]  #: of those that are there
 
 
 def _restored(directory: Path, trust: bool) -> tuple[Experiment, int, Nodes]:
@@ -102,16 +105,27 @@ def _restored(directory: Path, trust: bool) -> tuple[Experiment, int, Nodes]:
     tensors = {name: value.to(built.device) for name, value in tensors.items()}
     buffers = {k.removeprefix("buffers."): v for k, v in tensors.items() if k.startswith("buffers")}
     x, a = tensors["x"], tensors["a"]
-    y = protocol.corrected(x, a)
-    if built.faults is not None:  # of the living, and what is under way between them
+    if built.faults is not None:
         found = checkpoint.load(saving.place(directory, engine, 0), step)
-        now = saving.restored_run(OneProcess(built.n), built, built.config, *found).moment
-        seen = Iterate(now, built.setup(step))
-        alive, late = seen.alive, seen.under_way
-        x = torch.cat([x[alive], late.x[None].to(x)])
-        a = torch.cat([a[alive], a.new_tensor([late.a])])
-        y, buffers = y[alive], {name: b[alive] for name, b in buffers.items()}
-    return built, step, Nodes(x, a, y, buffers)
+        now = saving.restored_run(OneProcess(built.n), built, built.config, *found)
+        return built, step, present(built, now)
+    return built, step, Nodes(x, a, protocol.corrected(x, a), buffers, list(range(built.n)))
+
+
+def present(built: Experiment, now: RunState) -> Nodes:
+    """What the nodes of a run hold; under faults the living, and what is under way between them."""
+    state, y, buffers = now.moment.state, now.moment.y, now.buffers
+    if built.faults is None:
+        return Nodes(state.x, state.a, y, buffers, list(range(built.n)))
+    seen = Iterate(now.moment, built.setup(now.step))
+    alive, late = seen.alive.to(y.device), seen.under_way
+    return Nodes(
+        torch.cat([state.x[alive], late.x[None].to(state.x)]),
+        torch.cat([state.a[alive], state.a.new_tensor([late.a])]),
+        y[alive],
+        {name: b[alive] for name, b in buffers.items()},
+        alive.nonzero()[:, 0].tolist(),
+    )
 
 
 def _without_method(content: dict[str, Any]) -> dict[str, Any]:

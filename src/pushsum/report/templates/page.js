@@ -348,6 +348,15 @@
       return figure;
     }));
     const present = new Set(setting.panels.flatMap(({ series }) => series.map(({ method }) => method)));
+    const options = [...form.measure.options]; // of what this setting was measured by
+    for (const option of options) {
+      const { key } = data.measures[option.value];
+      option.hidden = option.disabled = !setting.panels.some(({ series }) => series.some(({ y }) => y[key]));
+    }
+    if (form.measure.selectedOptions[0]?.disabled) {
+      form.measure.value = options.find((option) => !option.disabled)?.value ?? form.measure.value;
+      form.log.checked = wanted().measure.log;
+    }
     legend.replaceChildren(...[...present].sort((a, b) => a - b).map((method) => {
       const button = element("button", { type: "button", "data-method": method, "aria-pressed": String(!hidden.has(method)) });
       button.append(sample(method), element("span", {}, data.methods[method]));
