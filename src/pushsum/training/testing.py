@@ -111,6 +111,12 @@ def _restored(directory: Path, trust: bool) -> tuple[Experiment, int, Nodes]:
         x = torch.cat([x[alive], late.x[None].to(x)])
         a = torch.cat([a[alive], a.new_tensor([late.a])])
         y, buffers = y[alive], {name: b[alive] for name, b in buffers.items()}
+    elif built.algorithm.holds_mass:
+        for name, value in tensors.items():
+            if name.startswith("kept.0."):
+                x = x + value
+            elif name.startswith("kept.1."):
+                a = a + value
     return built, step, Nodes(x, a, y, buffers)
 
 
@@ -129,9 +135,9 @@ def _all_nodes(directory: Path, engine: str, n: int) -> tuple[int, dict[str, Ten
     places = dict.fromkeys(saving.place(directory, engine, node) for node in range(n))
     step = saving.newest(directory, engine, n)
     parts = [checkpoint.load(place, step) for place in places]
-    buffers = [name for name in parts[0].tensors if name.startswith("buffers.")]
+    others = [n for n in parts[0].tensors if n.startswith(("buffers.", "kept."))]
     try:
-        whole = {name: torch.cat([p.tensors[name] for p in parts]) for name in ("x", "a", *buffers)}
+        whole = {name: torch.cat([p.tensors[name] for p in parts]) for name in ("x", "a", *others)}
     except (KeyError, RuntimeError) as error:
         raise ValueError(f"{directory}: its checkpoints do not fit: {one_line(error)}") from None
     return parts[0].step, whole
