@@ -3,7 +3,7 @@
 A module per page, with its names in `TEXTS`.
 """
 
-from study.texts import batchnorm, consensus, family, published, table1, time, weights
+from study.texts import batchnorm, consensus, family, faults, published, table1, time, weights
 from study.words import Text
 
 TEXTS: dict[str, Text] = (
@@ -14,4 +14,5 @@ TEXTS: dict[str, Text] = (
     | consensus.TEXTS
     | family.TEXTS
     | time.TEXTS
+    | faults.TEXTS
 )
