@@ -446,3 +446,7 @@ def test_mass_stays_in_records(tmp_path: Path):
     line = training.run(Experiment(config.parse(content)), tmp_path / "run")
     assert line["faults"]["mass_error"] < 1e-12
     assert line["faults"]["under_way"] > 0
+    links = torch.tensor(line["faults"]["lost_on"])
+    assert int(links.sum()) == line["faults"]["lost"] > 0
+    assert not bool(links.diagonal().any())
+    assert line["a"]["min"] == line["faults"]["smallest_a"] > 0
