@@ -11,7 +11,7 @@ from pushsum.engines.simulator import Network
 from pushsum.faults import Plan, as_plan
 
 NODES, DIMENSIONS = 10**5, 8
-METHODS = {"SGP": ps.algorithms.sgp(0.1), "SGAP, Moreau": ps.algorithms.sgap(0.1)}
+HOPS = (1, -1, 316, -316)  #: both ways, so that distances count
 GOALS = {"empty plan": 1.03, "30 % lost": 3.0, "30 % lost, up to 3 late": 3.0}
 
 
@@ -24,14 +24,19 @@ def main() -> None:
     }
     x = torch.randn(NODES, DIMENSIONS, generator=torch.Generator().manual_seed(0))
     g = Known(torch.zeros_like(x))
-    title = f"exponential({NODES:,}), d = {DIMENSIONS}"
+    title = f"{NODES:,} nodes, d = {DIMENSIONS}; SGP on Exponential, Moreau on hops of 1 and 316"
+    pairs = ((i, (i + hop) % NODES) for i in range(NODES) for hop in HOPS)
+    methods = {
+        "SGP": (ps.algorithms.sgp(0.1), ps.topology.exponential(NODES)),
+        "SGAP, Moreau": (ps.algorithms.sgap(0.1), ps.topology.from_edges(NODES, pairs)),
+    }
     table = Table(title=title, title_justify="left")
     for heading in ("method", "plan", "step", "x without", "goal"):
         table.add_column(heading, justify="right")
-    for method, algorithm in METHODS.items():
+    for method, (algorithm, graphs) in methods.items():
         steps = {}
         for name, plan in plans.items():
-            network = Network(Setup(algorithm, ps.topology.exponential(NODES), faults=plan))
+            network = Network(Setup(algorithm, graphs, faults=plan))
             now = network.begin(x)
             for _ in range(4):
                 now = network.advance(now, g)

@@ -20,17 +20,9 @@ from pushsum.engines import tree
 from pushsum.engines.arithmetic import BLOCK, LONG, column_blocks, distances
 from pushsum.engines.arrivals import Arrivals
 from pushsum.engines.engine import HEAD, Known, Moment, Setup, late_mass, refuse_tiny
-from pushsum.engines.failing import (
-    Failing,
-    Faults,
-    Messages,
-    Standing,
-    UnderWay,
-    check,
-    optimizer_rows,
-    restored,
-    rows_of,
-)
+from pushsum.engines.failing.exchange import Failing, Faults, check
+from pushsum.engines.failing.standing import Messages, Standing, UnderWay, optimizer_rows, rows_of
+from pushsum.engines.failing.standing import restored as restored_standing
 from pushsum.engines.mixing import FEW_NODES, Graph, Mixer, mixer
 from pushsum.faults import Plan, as_plan
 from pushsum.optimizers import as_maker, torch_rule
@@ -253,7 +245,7 @@ class Network:
     def restored(self, tensors: Mapping[str, Tensor], notes: Any) -> Memory | Standing | None:
         """The memory that was saved."""
         if self.faults is not None:
-            return restored(tensors, notes, _memory)
+            return restored_standing(tensors, notes, _memory)
         return _memory(tree.restored((), tensors, notes))
 
 

@@ -153,11 +153,7 @@ class Naps:
     windows: tuple[Window, ...]
 
     def asleep(self, t: int, n: int) -> Tensor:
-        found = torch.zeros(n, dtype=torch.bool)
-        for window in self.windows:
-            if window.holds(t):
-                found[list(window.nodes)] = True
-        return found
+        return _inside(self.windows, t, n)
 
 
 @dataclass(frozen=True)
@@ -187,11 +183,15 @@ class Away:
     how: int
 
     def status(self, t: int, n: int) -> Tensor:
-        found = torch.full((n,), HERE)
-        for window in self.windows:
-            if window.holds(t):
-                found[list(window.nodes)] = self.how
-        return found
+        return torch.where(_inside(self.windows, t, n), self.how, HERE)
+
+
+def _inside(windows: tuple[Window, ...], t: int, n: int) -> Tensor:
+    found = torch.zeros(n, dtype=torch.bool)
+    for window in windows:
+        if window.holds(t):
+            found[list(window.nodes)] = True
+    return found
 
 
 @dataclass(frozen=True)

@@ -84,35 +84,29 @@ class Values:
         """The nodes that it speaks of."""
         return [*(node for i, j, _ in self.edges for node in (i, j)), *(i for i, _ in self.nodes)]
 
-    def of_edges(self, senders: Tensor, receivers: Tensor) -> Tensor | float:
-        """(E,) float64, or one number for all."""
-        if not self.edges:
-            return self.of_nodes(senders) if self.nodes else self.default
-        found = self.of_nodes(senders)
-        return _looked_up(self._edge_table, senders << 32 | receivers, found)
-
-    def of_links(
-        self, senders: Tensor, receivers: Tensor, worse: Callable[[Tensor, Tensor], Tensor]
+    def of_edges(
+        self,
+        senders: Tensor,
+        receivers: Tensor,
+        worse: Callable[[Tensor, Tensor], Tensor] = lambda sender, receiver: sender,
     ) -> Tensor:
-        """(E,) float64, where nodes stand for all links from and to them: the worse end counts."""
+        """(E,) float64; a node stands for what it sends, or the `worse` of both ends counts."""
         found = worse(self.of_nodes(senders), self.of_nodes(receivers))
-        if not self.edges:
-            return found
         return _looked_up(self._edge_table, senders << 32 | receivers, found)
 
     def of_nodes(self, nodes: Tensor) -> Tensor:
         """(n,) float64."""
         found = torch.full((len(nodes),), self.default, dtype=torch.float64)
-        return _looked_up(self._node_table, nodes, found) if self.nodes else found
+        return _looked_up(self._node_table, nodes, found)
 
     @cached_property
     def _edge_table(self) -> tuple[Tensor, Tensor]:
-        keys = torch.tensor([i << 32 | j for i, j, _ in self.edges])
+        keys = torch.tensor([i << 32 | j for i, j, _ in self.edges], dtype=torch.int64)
         return keys, torch.tensor([v for *_, v in self.edges], dtype=torch.float64)
 
     @cached_property
     def _node_table(self) -> tuple[Tensor, Tensor]:
-        keys = torch.tensor([i for i, _ in self.nodes])
+        keys = torch.tensor([i for i, _ in self.nodes], dtype=torch.int64)
         return keys, torch.tensor([v for _, v in self.nodes], dtype=torch.float64)
 
 
@@ -124,6 +118,8 @@ def refuse_unknown(what: str, nodes: Sequence[int], n: int) -> None:
 
 def _looked_up(table: tuple[Tensor, Tensor], wanted: Tensor, otherwise: Tensor) -> Tensor:
     keys, values = table
+    if len(keys) == 0:
+        return otherwise
     place = torch.searchsorted(keys, wanted).clamp(max=len(keys) - 1)
     return torch.where(keys[place] == wanted, values[place], otherwise)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from pushsum import checkpoint, files, own_code
 from pushsum.config import Config
 from pushsum.engines.engine import Engine
-from pushsum.engines.failing import rows_of
+from pushsum.engines.failing.standing import rows_of
 from pushsum.engines.gradients import (
     Gradients,
     Strategy,
