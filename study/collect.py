@@ -2,11 +2,13 @@
 
     python -m study.collect [runs/study]
 
-Finished runs only. A run that is no longer on disk keeps its rows.
+Finished runs only, and those that diverged, with the step. A run that is no longer on disk keeps
+its rows.
 """
 
 import csv
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +17,9 @@ from typing import Any
 
 from pushsum import training
 from pushsum.batchnorm import BatchNormPolicy
-from pushsum.report.runs import Run, load
+from pushsum.config import Faults
+from pushsum.names import flat
+from pushsum.report.runs import Run, load, shown
 from study import RESULTS
 
 Row = dict[str, Any]
@@ -36,13 +40,15 @@ USUAL = {
     "published.same_batches": False,
     "published.per_receiver": False,
     "published.average_of_y": False,
+    **{f"faults.{key}": usual for key, usual in flat(Faults().model_dump(mode="json")).items()},
 }
 
 
 def main(directory: Path) -> None:
     """Add the finished runs of a directory, if there is one, to the results."""
     found = load(directory) if directory.is_dir() else []
-    runs = {run.path.relative_to(directory).as_posix(): run for run in found if run.finished}
+    found = [run for run in found if run.finished or run.diverged]
+    runs = {run.path.relative_to(directory).as_posix(): run for run in found}
     rows = {row["run"]: row for row in read("runs")}
     curves = [row for row in read("curves") if row["run"] not in runs]
     for name, run in runs.items():
@@ -69,26 +75,42 @@ def _about(run: Run) -> Row:
 
 def changed(config: Mapping[str, Any]) -> str:
     """What a flat configuration has otherwise than table1-small, as text."""
-    found = {key: config[key] for key, usual in USUAL.items() if config[key] not in (None, usual)}
-    return " ".join(f"{key}={value}" for key, value in found.items())
+    keys = [*USUAL, *(key for key in config if key.startswith("faults.") and key not in USUAL)]
+    found = {key: config.get(key) for key in keys}
+    return " ".join(
+        f"{key}={shown(value)}" if key.startswith("faults.") else f"{key}={value}"
+        for key, value in found.items()
+        if value is not None and value != USUAL.get(key)
+    )
 
 
 def _reached(run: Run) -> Row:
-    """Where it ended, tested in every way; the average of y only with the recorded policy."""
+    """Where it ended, tested in every way; as it was recorded, if messages or nodes failed."""
     last = training.last_record(run.path)
-    tested = training.tested(run.path)
+    if run.diverged:
+        step = re.search(r"at step (\d+)", run.diverged)
+        return {"diverged": step[1] if step else last["step"], "seconds": last["seconds"]["total"]}
+    every = {} if "faults" in last else _in_every_way(run, last)
     return {
         "accuracy": last["test"]["accuracy"],
         "loss": round(last["test"]["loss"], 6),
-        **{f"{policy} accuracy": result["accuracy"] for policy, result in tested.results.items()},
-        **_of_nodes(last, tested.own),
+        **every,
         "train loss": round(last["train_loss"], 6),
         "distance": _short(last["consensus"]["theorem"]),
         "mean square": _short(last["consensus"]["mean_square"]),
         "smallest weight": last["smallest_weight"],
         "gigabytes": last["bytes"] / 1e9,
         "seconds": round(last["seconds"]["total"] + last["seconds"]["evaluation"], 1),
+        **{f"modelled {what}": _short(last["modelled"][what]) for what in ("compute", "transfer")},
+        **({"lost": last["faults"]["lost"] / last["faults"]["sent"]} if "faults" in last else {}),
     }
+
+
+def _in_every_way(run: Run, last: Mapping[str, Any]) -> Row:
+    """With every BatchNorm policy; the average of y only with the recorded one."""
+    tested = training.tested(run.path)
+    results = {f"{policy} accuracy": r["accuracy"] for policy, r in tested.results.items()}
+    return results | _of_nodes(last, tested.own)
 
 
 def _of_nodes(

@@ -8,6 +8,7 @@ from pushsum.drawing.charts import Panel, Series, chart_svg
 from study import RESULTS
 from study.collect import read
 from study.numbers import METHODS, TOPOLOGIES, Ended, of, spread
+from study.texts.faults import WHERE, under_loss
 
 ROWS = {  #: in the picture -> in `METHODS` and `OTHERS`
     "SGP": "SGP",
@@ -34,7 +35,18 @@ def all_of(found: list[Ended]) -> dict[str, str]:
         "consensus-n": _consensus(),
         "methods": _methods(),
         "wallclock": picture(measured, "links of 1 Gbit/s"),
+        **({"faults": _faults(found)} if any(run.sweep == "faults" for run in found) else {}),
     }
+
+
+def _faults(found: list[Ended]) -> str:
+    """Accuracy over the part of the messages that is lost."""
+    panels = []
+    for topology in WHERE:
+        lines = [Series(*line) for line in under_loss(found, topology)]
+        title = topology.capitalize()
+        panels.append(Panel(title, "messages lost, %", "accuracy, %", lines, log_y=False))
+    return chart_svg("Accuracy of the average model under loss", panels)
 
 
 def _dots(found: list[Ended]) -> str:

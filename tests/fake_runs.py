@@ -194,6 +194,7 @@ def _failed(step: int, n: int, middle: bool, faults: dict[str, Any]) -> dict[str
         "smallest_a": 0.04 if middle else 0.5,
         "under_way": 0.1,
         "mass_error": 0.0,
+        "lost_on": [[step * faults.get("loss", 0) * (i != j) for j in range(n)] for i in range(n)],
     }
 
 

@@ -14,10 +14,27 @@ import pushsum as ps
 from pushsum.engines.simulator import Iterate
 from strategies import WEIGHTINGS, random_cycle
 
+alg = ps.algorithms
 METHODS = {  #: that push x; a gradient of 0 lets them average
-    "SGP": lambda w: ps.algorithms.sgap(0.1, w),
-    "MSGAP": lambda w: ps.algorithms.msgap(0.1, 0.5, w),
-    "S-ADDOPT": lambda w: ps.algorithms.s_addopt(0.1),
+    "SGP": lambda w: alg.sgap(0.1, w),
+    "MSGAP": lambda w: alg.msgap(0.1, 0.5, w),
+    "S-ADDOPT": lambda w: alg.s_addopt(0.1),
+    "Push-DIGing": lambda w: alg.push_diging(0.1),
+    "SONATA": lambda w: alg.sonata(0.1),
+    "Push-LSVRG-UP": lambda w: alg.push_lsvrg_up(0.1, 0.5),
+    "OSGP": lambda w: alg.osgp(0.1, delay=2),
+    "OSGP, random": lambda w: alg.osgp(0.1, delay=2, random=True),
+}
+TRACKERS = {  #: lr -> a method
+    "ADD-OPT": alg.add_opt,
+    "S-ADDOPT": alg.s_addopt,
+    "Push-DIGing": alg.push_diging,
+    "SONATA": alg.sonata,
+    "Push-LSVRG-UP": alg.push_lsvrg_up,
+    "AB": alg.ab,
+    "Push-Pull": alg.push_pull,
+    "ABm": lambda lr: alg.abm(lr, 0.2),
+    "ABN": lambda lr: alg.abn(lr, 0.2),
 }
 FAULTS: tuple[dict[str, Any], ...] = (
     {"loss": 0.3},
@@ -63,6 +80,19 @@ def mass(r: Iterate) -> tuple[torch.Tensor, float]:
     return r.x.double().sum(0) + late.x, float(r.a.sum()) + late.a
 
 
+def untracked(r: Iterate) -> float:
+    """How far the trackers, with what is under way of them, are from the sum of the gradients."""
+    kept, standing = r.state.kept, r.moment.memory
+    tracking = getattr(kept, "tracking", kept)
+    total = (tracking.tracker - tracking.gradient).sum(0)
+    if standing.mail.push:
+        total = total + standing.mail.push[-1].sum((0, 1))
+    if standing.parcels is not None:
+        boxes = standing.parcels
+        total = total + boxes.waiting[-1].sum((0, 1)) + boxes.parcel[-1][boxes.open].sum(0)
+    return float(total.abs().max())
+
+
 def sequences_are_right(before: Any, now: Any) -> None:
     """I2: applied without gap or repeat; acknowledged <= applied <= sealed."""
     assert bool((now.acked <= now.applied).all())
@@ -89,8 +119,8 @@ def case(seed: int, steps: int = 24) -> str:
     kept = None
     first: tuple[torch.Tensor, float] | None = None
     parcels: Any = None
-    run = ps.iterate(algorithm, graphs, lambda y, t: torch.zeros_like(y), x0, steps, faults=plan)
-    for r in run:
+    still: dict[str, Any] = {"faults": plan, "full_gradient": torch.zeros_like}
+    for r in ps.iterate(algorithm, graphs, lambda y, t: torch.zeros_like(y), x0, steps, **still):
         x, a = mass(r)
         if first is None:
             there = plan.status(1, n) < ps.faults.CRASHED
@@ -106,11 +136,31 @@ def case(seed: int, steps: int = 24) -> str:
             kept = r
     assert kept is not None
     rest = list(
-        ps.iterate(algorithm, graphs, lambda y, t: 0 * y, x0, steps - kept.t, kept, faults=plan)
+        ps.iterate(algorithm, graphs, lambda y, t: 0 * y, x0, steps - kept.t, kept, **still)
     )
     assert torch.equal(rest[-1].x, r.x), label  # I7: the same bits again
     assert torch.equal(rest[-1].a, r.a), label
     return label
+
+
+def tracked(seed: int, steps: int = 24) -> None:
+    """Without lost nodes, trackers sum to the gradients, wherever they are."""
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(2, 6))
+    graphs = ps.topology.from_graphs(random_cycle(rng, n, int(rng.integers(1, 4)), 0.5))
+    name = str(rng.choice(list(TRACKERS)))
+    here = [what for what in FAULTS if not {"leave", "join"} & what.keys()]
+    accounting = str(rng.choice(["keep", "outbox"]))
+    what = here[int(rng.integers(len(here)))]
+    plan = ps.faults.plan(int(rng.integers(1000)), accounting=accounting, **what)  # type: ignore[arg-type]
+    targets, x0 = (torch.from_numpy(rng.normal(size=(n, 2))) for _ in range(2))
+    slope = lambda y, t=0: y - targets
+    run = ps.iterate(
+        TRACKERS[name](0.02), graphs, slope, x0, steps, faults=plan, full_gradient=slope
+    )
+    for r in run:
+        assert untracked(r) < 1e-12, f"{seed}: {name}, {n} nodes, {plan}, step {r.t}"
+        assert bool(r.y.isfinite().all())
 
 
 def limit(seed: int, kind: torch.dtype = torch.float64, steps: int = 250) -> float:
@@ -134,6 +184,8 @@ def main() -> None:
     worst = 0.0
     for seed in range(count):
         case(seed)
+        if seed % 4 == 0:
+            tracked(seed)
         if seed % 20 == 0:
             worst = max(worst, limit(seed))
             assert worst < 1e-10, seed

@@ -1,8 +1,8 @@
 """Networks that fail, in simulation: what must hold under any plan."""
 
+import functools
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,32 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pushsum as ps
-from fault_sweep import case, limit, mass
+from fault_sweep import TRACKERS, case, limit, mass, tracked
 from pushsum import config, training
 from pushsum.config import Link
 from pushsum.engines.engine import Setup
 from pushsum.experiment import Experiment
 from pushsum.experiment.costs import Costs
-from pushsum.protocol import Sent, State, what_is_sent
+from pushsum.protocol import what_is_sent
 from pushsum.theory import theorem1
 
 SGP = ps.algorithms.sgp(0.01)
 
 
-def ab(lr):
-    """x by pull, the tracker by push."""
-    tracking = ps.algorithms.s_addopt(lr)
-    return replace(
-        tracking,
-        name="AB",
-        send=lambda state, now, move, step: Sent(push=(now.tracker,), pull=(state.x,)),
-        receive=lambda state, now, move, got, step: State(
-            got.pull[0] + move, state.a, now._replace(tracker=got.push[0])
-        ),
-    )
-
-
-TRACKERS = {"S-ADDOPT": ps.algorithms.s_addopt, "AB": ab}
 X0 = torch.randn(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 TARGETS = torch.randn(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 ACCOUNTINGS = ("keep", "outbox")
@@ -51,7 +37,8 @@ def pull(y, t):
 
 
 def last(algorithm, graphs, gradient, x0, steps, plan):
-    for r in ps.iterate(algorithm, graphs, gradient, x0, steps, faults=plan):
+    full = lambda y: gradient(y, 0)
+    for r in ps.iterate(algorithm, graphs, gradient, x0, steps, faults=plan, full_gradient=full):
         assert bool(r.y.isfinite().all())
     return r
 
@@ -63,6 +50,12 @@ def last(algorithm, graphs, gradient, x0, steps, plan):
 @given(st.integers(0, 10**6))
 def test_mass_sequences_and_bits_under_any_plan(seed):
     case(seed, steps=16)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 10**6))
+def test_trackers_sum_to_the_gradients_under_any_plan(seed):
+    tracked(seed, steps=12)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -167,11 +160,11 @@ def test_trackers_find_the_optimum_of_the_living(name, accounting):
     assert float((r.y[r.alive] - TARGETS[r.alive].mean(0)).abs().max()) < 1e-10
 
 
-def test_trackers_rejoin_and_sleep():
-    for name, make in TRACKERS.items():
-        plan = ps.faults.plan(0, loss=0.2, sleep=0.2, crash="2@30-60", delay=1)
-        r = last(make(0.08), "full", pull, X0, 600, plan)
-        assert float((r.y - TARGETS.mean(0)).abs().max()) < 1e-8, name
+@pytest.mark.parametrize("name", TRACKERS)
+def test_trackers_rejoin_and_sleep(name):
+    plan = ps.faults.plan(0, loss=0.2, sleep=0.2, crash="2@30-60", delay=1)
+    r = last(TRACKERS[name](0.08), "full", pull, X0, 600, plan)
+    assert float((r.y - TARGETS.mean(0)).abs().max()) < 1e-8
 
 
 @pytest.mark.parametrize("name", TRACKERS)
@@ -201,6 +194,36 @@ def test_asynchronous_push_finds_the_weighted_optimum_or_catches_up():
         plan = ps.faults.plan(0, straggler={1: 5}, catch_up=catch_up)
         r = last(ps.algorithms.sgp(0.02), "full", pull, X0, 600, plan)
         assert float((r.average - goal).abs().max()) < 0.05
+
+
+@pytest.mark.parametrize("plan", [None, {"loss": 0.3}, {"leave": "2@10"}, {"crash": "2@10-20"}])
+def test_osgp_accounts_for_what_it_has_under_way(plan):
+    faults = plan and ps.faults.plan(0, **plan)
+    run = ps.iterate(ps.algorithms.osgp(0.1, delay=3), "full", still, X0, 200, faults=faults)
+    for r in run:
+        a = mass(r)[1]
+        assert 0 < r.under_way.a < a
+        assert 0.5 < int(r.alive.sum()) / a < 2
+        if plan is None or "crash" not in plan:
+            assert float((r.average - X0.mean(0)).abs().max()) < 1e-12
+    assert float((r.y[r.alive] - r.average).abs().max()) < 1e-6
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.AdamW, torch.optim.Adafactor])
+def test_a_sleeping_nodes_optimizer_sleeps_too(optimizer):
+    plan = ps.faults.plan(0, sleep="2@1-4", join="5@4")
+    made = functools.partial(optimizer, lr=0.05)
+    run = list(ps.iterate(SGP, "full", pull, X0, 5, optimizer=made, faults=plan))
+    for r in run[:3]:
+        kept = r.moment.optimizer.state
+        mine = (
+            [[*e.values()] for e in kept[2:3]]
+            if len(kept) == 6
+            else [[e[2] for e in (kept[0]["exp_avg"], kept[0]["exp_avg_sq"])]]
+        )
+        assert all(not bool(torch.as_tensor(v).any()) for entries in mine for v in entries)
+        assert torch.equal(r.y[2], X0[2])
+    assert not torch.equal(run[-1].y[2], X0[2])
 
 
 # --------------------------------------------------------------------------- plans
@@ -271,6 +294,9 @@ def test_what_cannot_run_under_a_plan_says_so():
     lossy = ps.faults.plan(0, loss=0.1)
     with pytest.raises(ValueError, match="stops when one is missing"):
         ps.iterate(ps.algorithms.all_reduce(0.1), "full", pull, X0, 1, faults=lossy)
+    for name in ("DEXTRA", "FROST"):
+        with pytest.raises(ValueError, match="messages that are lost change it"):
+            ps.iterate(ps.algorithms.parse(name, lr=0.1), "full", pull, X0, 1, faults=lossy)
     with pytest.raises(ValueError, match="there is no node 9"):
         ps.iterate(SGP, "full", pull, X0, 1, faults=ps.faults.plan(0, crash="9@1"))
 
@@ -399,8 +425,28 @@ def test_links_that_there_are_not_are_refused(section, said):
         Experiment(config.parse({**SETTINGS, "faults": {}} | section))
 
 
+def test_batchnorm_statistics_stay_while_a_node_sleeps():
+    content = SETTINGS | {
+        "steps": 3,
+        "data": {"name": "digits"},
+        "model": {"name": "resnet-small", "width": 2, "blocks": [1, 1, 1]},
+        "faults": {"sleep": "2@2-9"},
+    }
+    one, more = (
+        training.in_memory(Experiment(config.parse(content | {"steps": steps}))).buffers
+        for steps in (1, 3)
+    )
+    for name, value in one.items():
+        assert torch.equal(value[2], more[name][2]), name
+        assert not torch.equal(value[1], more[name][1]), name
+
+
 def test_mass_stays_in_records(tmp_path: Path):
     content = SETTINGS | {"steps": 8, "faults": {"loss": 0.3, "delay": 2}}
     line = training.run(Experiment(config.parse(content)), tmp_path / "run")
     assert line["faults"]["mass_error"] < 1e-12
     assert line["faults"]["under_way"] > 0
+    links = torch.tensor(line["faults"]["lost_on"])
+    assert int(links.sum()) == line["faults"]["lost"] > 0
+    assert not bool(links.diagonal().any())
+    assert line["a"]["min"] == line["faults"]["smallest_a"] > 0

@@ -98,6 +98,7 @@ def test_the_sweeps_differ_from_table1_small_in_what_they_say():
         "longer": {"epochs", "evaluation"},
         "published": {"topology"},
         "quickdraw": {"data", "epochs", "evaluation"},
+        "faults": {"epochs", "evaluation"},
     }
     for file in (HERE / "sweeps").glob("*.yaml"):
         if file.stem.startswith("finetune-"):  # another experiment
@@ -194,6 +195,40 @@ def test_text_is_put_within_a_line_or_around_a_block():
     block = publish.filled("<!-- study table1 -->\n<!-- end -->", found)
     assert "\n\n| accuracy, % | Full |" in block
     assert publish.filled(block, found) == block
+
+
+def under_faults(seed, accuracy, changed="", **values):
+    found = run(seed, accuracy, topology="random", changed=changed)
+    more = {"modelled compute": "10", "modelled transfer": "1", "steps": "100", "run": "faults/x"}
+    return replace(found, sweep="faults", values={**found.values, **more, **values})
+
+
+def test_runs_under_faults_are_told_apart_and_paired():
+    slow = "faults.catch_up=5 faults.straggler.3=5.0"
+    none = "faults.loss=0.3 faults.accounting=none faults.hold=0.0"
+    found = [
+        r
+        for seed in (0, 1)
+        for r in (
+            under_faults(seed, 0.5),
+            under_faults(seed, 0.48 + seed / 100, "faults.loss=0.3"),
+            under_faults(seed, 0.47, f"faults.crash=2@300-500 {slow}"),
+            under_faults(seed, 0.49, slow),
+            under_faults(seed, 0.1, none, diverged=str(60 + seed)),
+        )
+    ]
+    rows = TEXTS["faults"](found, "random").splitlines()[2:]
+    assert rows[0].startswith("| SGP | 50.00 ± 0.00 (2 seeds) | 48.50 ± 0.71 (2 seeds) | – | – |")
+    assert "| – | diverged, by step 61 | – | – |" in rows[5]
+    gaps = TEXTS["faults-gaps"](found)
+    assert "| SGP, both | -1.50 ± 6.35 (2 seeds) | – | – |" in gaps
+    assert "| asynchronous push, both | – | – | **-2.00 ± 0.00** (2 seeds) |" in gaps
+    time = TEXTS["faults-straggler"](found)
+    assert "| SGP, waits | 51 | – | 50.00" in time
+    assert "| asynchronous push | 11 | – | 49.00 ± 0.00 (2 seeds) | **-1.00" in time
+    assert TEXTS["faults-planned"](found) == "planned 120, run 10, diverged 2"
+    for name, *arguments in (("faults", "random"), ("faults-gaps",), ("faults-straggler",)):
+        assert TEXTS[name]([], *arguments).count("–") > 6
 
 
 # --------------------------------------------------------------------------- what is run

@@ -49,6 +49,7 @@ class Rule(NamedTuple):
     rate: Callable[[int], float] = lambda t: 0.0  #: the step size at step t
     name: str = "own"
     elementwise: bool = True  #: whether columns may be taken some at a time
+    by_node: bool = False  #: whether it keeps a `Kept` with every node's parameters by themselves
 
 
 def sgd(lr: Rate) -> Rule:
@@ -118,7 +119,8 @@ def torch_rule(
         ]
         return place - y, Kept([dict(optimizer.state[p]) for p in parameters], groups)
 
-    return Rule(lambda x0: Kept([], []), move, step_size, name, elementwise=False)
+    start = lambda x0: Kept([], [])
+    return Rule(start, move, step_size, name, elementwise=False, by_node=not whole)
 
 
 class Kept(NamedTuple):

@@ -58,6 +58,13 @@ class Got(NamedTuple):
     """(n,) w_ii, what each node kept of what it pushed; 1 where nothing travelled"""
 
 
+class Underway(NamedTuple):
+    """What was sent and has not arrived, by the step in which it will: the next one first."""
+
+    x: tuple[Tensor, ...]  #: each (n, d), a row for each receiver
+    a: tuple[Tensor, ...]  #: each (n,)
+
+
 class Step(NamedTuple):
     """What a method may know of a step."""
 
@@ -120,6 +127,7 @@ class Algorithm:
         mean_gradient: whether gradients are averaged over all nodes before `direction`.
         plain_sgd: whether the local optimizer must be SGD: the method looks at `Step.rate`.
         late: after how many exchanges it uses what was sent; modelled time hides transfers in them.
+        holds_mass: whether what it keeps is mass on its way to the nodes, an `Underway`.
     """
 
     name: str
@@ -138,6 +146,7 @@ class Algorithm:
     mean_gradient: bool = False
     plain_sgd: bool = False
     late: int = 0
+    holds_mass: bool = False
 
     def init(self, x0: Tensor, step: Step) -> State:
         """The state before step 1: a = 1."""

@@ -3,7 +3,17 @@
 A module per page, with its names in `TEXTS`.
 """
 
-from study.texts import batchnorm, consensus, family, finetuning, published, table1, time, weights
+from study.texts import (
+    batchnorm,
+    consensus,
+    family,
+    faults,
+    finetuning,
+    published,
+    table1,
+    time,
+    weights,
+)
 from study.words import Text
 
 TEXTS: dict[str, Text] = (
@@ -15,4 +25,5 @@ TEXTS: dict[str, Text] = (
     | family.TEXTS
     | time.TEXTS
     | finetuning.TEXTS
+    | faults.TEXTS
 )

@@ -1,22 +1,15 @@
 """Push-SUM with late messages (OSGP), and with private first steps."""
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from pushsum.checks import is_number
 from pushsum.optimizers import Rate, sgd
-from pushsum.protocol import Algorithm, Got, Sent, State, Step, push_moved, what_is_sent
+from pushsum.protocol import Algorithm, Got, Sent, State, Step, Underway, push_moved, what_is_sent
 from pushsum.randomness import stream, uniforms
-
-
-class Underway(NamedTuple):
-    """What was sent and has not arrived, by the step in which it will: the next one first."""
-
-    x: tuple[Tensor, ...]  #: each (n, d)
-    a: tuple[Tensor, ...]  #: each (n,)
 
 
 def osgp(lr: Rate, delay: int = 1, random: bool = False) -> Algorithm:
@@ -27,7 +20,7 @@ def osgp(lr: Rate, delay: int = 1, random: bool = False) -> Algorithm:
         a' in the same way,   y = x / a
 
     Every node sends in every step. The mass at the nodes and the mass under way add up to what they
-    always were; `average` is over the nodes alone. With delay = 0 it is SGP.
+    always were, and `average` is over both. With delay = 0 it is SGP.
 
     Args:
         lr: step size.
@@ -76,7 +69,15 @@ def osgp(lr: Rate, delay: int = 1, random: bool = False) -> Algorithm:
         a, *late_a = arrived(state.kept.a, got.a - own_a, step)
         return State(own_x + x, own_a + a, Underway(tuple(late_x), tuple(late_a)))
 
-    return Algorithm("OSGP", sgd(lr), start=start, send=push_moved, receive=receive, late=delay)
+    return Algorithm(
+        "OSGP",
+        sgd(lr),
+        start=start,
+        send=push_moved,
+        receive=receive,
+        late=delay,
+        holds_mass=True,
+    )
 
 
 def private_push_sum(

@@ -157,6 +157,22 @@ def average(x: Tensor, a: Tensor) -> Tensor:
     return (x.sum(0, dtype=torch.float64) / a.sum()).to(x.dtype)
 
 
+def with_late(algorithm: Algorithm, state: State) -> tuple[Tensor, Tensor]:
+    """x and a of the nodes, with what the method keeps that is on its way to them."""
+    if not algorithm.holds_mass:
+        return state.x, state.a
+    return sum(state.kept.x, start=state.x), sum(state.kept.a, start=state.a)
+
+
+def late_mass(algorithm: Algorithm, state: State) -> tuple[Tensor, float]:
+    """The sums of x, (d,) float64, and of a that the method keeps, on their way to the nodes."""
+    x = torch.zeros(state.x.shape[1], dtype=torch.float64, device=state.x.device)
+    if not algorithm.holds_mass:
+        return x, 0.0
+    parts = (part.sum(0, dtype=torch.float64) for part in state.kept.x)
+    return sum(parts, start=x), float(sum(part.sum() for part in state.kept.a))
+
+
 def refuse_tiny(a: Tensor, kind: torch.dtype, nodes: Sequence[int], t: int) -> None:
     """ValueError if x = a y is so small that its dtype cuts its digits, and y = x / a is wrong.
 

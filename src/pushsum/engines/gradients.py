@@ -233,11 +233,11 @@ class _Worker:
 
 
 @contextmanager
-def unchanged_if_abandoned(buffers: dict[str, Tensor]) -> Iterator[None]:
-    """Put the buffers back if what is done with them is given up."""
+def unchanged_if_abandoned(buffers: dict[str, Tensor]) -> Iterator[dict[str, Tensor]]:
+    """Put the buffers back if what is done with them is given up; yields what they were."""
     before = {name: value.clone() for name, value in buffers.items()}
     try:
-        yield
+        yield before
     except Abandoned:
         for name, value in before.items():
             buffers[name].copy_(value)

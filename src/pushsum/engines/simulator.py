@@ -19,18 +19,10 @@ from pushsum import checks
 from pushsum.engines import tree
 from pushsum.engines.arithmetic import BLOCK, LONG, column_blocks, distances
 from pushsum.engines.arrivals import Arrivals
-from pushsum.engines.engine import HEAD, Known, Moment, Setup, average, refuse_tiny
-from pushsum.engines.failing import (
-    Failing,
-    Faults,
-    Flight,
-    Mail,
-    Parcels,
-    Standing,
-    UnderWay,
-    check,
-    rows_of,
-)
+from pushsum.engines.engine import HEAD, Known, Moment, Setup, late_mass, refuse_tiny
+from pushsum.engines.failing.exchange import Failing, Faults, check
+from pushsum.engines.failing.standing import Messages, Standing, UnderWay, optimizer_rows, rows_of
+from pushsum.engines.failing.standing import restored as restored_standing
 from pushsum.engines.mixing import FEW_NODES, Graph, Mixer, Weights, mixer
 from pushsum.faults import Plan, as_plan
 from pushsum.optimizers import as_maker, torch_rule
@@ -50,14 +42,6 @@ class Snapshot(NamedTuple):
     step: int
     x: Tensor
     a: Tensor | None = None  #: (n,), where distances are of x / a
-
-
-class Messages(NamedTuple):
-    """What happened to messages under a fault plan, self-loops apart."""
-
-    sent: int
-    lost: int
-    late: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,10 +103,8 @@ class Iterate:
     def average(self) -> Tensor:
         """(d,) the network's average parameter, the sum of x over the sum of a.
 
-        Under a fault plan over the living nodes, with what is under way between them.
+        What is under way counts, and of the nodes those that are there.
         """
-        if self._faults is None:
-            return average(self.x, self.a)
         late = self.under_way
         total = self.x.sum(0, dtype=torch.float64) + late.x
         return (total / (self.a.sum() + late.a)).to(self.x.dtype)
@@ -131,7 +113,7 @@ class Iterate:
     def under_way(self) -> UnderWay:
         """The sums of x, (d,), and of a that were sent and not yet received."""
         if self._faults is None:
-            return UnderWay(torch.zeros(self.x.shape[1], dtype=torch.float64), 0.0)
+            return UnderWay(*late_mass(self.setup.algorithm, self.state))
         return self._faults.under_way(self.moment)
 
     @property
@@ -150,9 +132,10 @@ class Iterate:
         return self._faults.held(self.moment)
 
     @property
-    def messages(self) -> "Messages":
+    def messages(self) -> Messages:
         """How many messages were sent, lost and late since the start; none without a plan."""
-        return Messages(*(0, 0, 0) if self._faults is None else self.moment.memory.tally[:3])
+        found: Messages = Messages() if self._faults is None else self.moment.memory.messages
+        return found
 
     @cached_property
     def _faults(self) -> Faults | None:
@@ -235,9 +218,8 @@ class Network:
         step, d = self.setup.step(t, self.nodes), now.state.x.shape[1]
         number = self.setup.exchange_of(t)
         if self.faults is not None:
-            leads_to = -(-t // self.setup.every)
-            now = self.faults.attend(now, leads_to)
-            awake = self.faults.awake(now.memory, leads_to)
+            now = self.faults.attend(now, -(-t // self.setup.every))
+        before = now.state if self.faults is None else self.faults.seen(now)
         exchange = _Exchange(self, now, number)
         whole = tree.Assembly(d, room=exchange.received)
         g = gradient() if algorithm.asks == "model" else None
@@ -245,7 +227,7 @@ class Network:
             g = g.mean(0, keepdim=True).expand_as(g)
         in_blocks = algorithm.elementwise and rule.elementwise and g is not None
         for some in column_blocks(d, BLOCK if in_blocks else d):
-            state, y, kept = tree.columns((now.state, now.y, now.optimizer), d, some)
+            state, y, kept = tree.columns((before, now.y, now.optimizer), d, some)
             asked = gradient if g is None else Known(g[:, some])
             direction, carried = algorithm.direction(state, asked, step)
             move, kept = rule.move(kept, y, direction, t)
@@ -257,9 +239,9 @@ class Network:
         after, kept, pushed = whole.whole
         pushed = now.state.x if pushed is None else pushed
         y = algorithm.model(after)
-        if self.faults is not None and not bool(awake.all()):
-            before = now.state, now.y, now.optimizer
-            after, y, kept = rows_of(awake, (after, y, kept), before)
+        if self.faults is not None and not bool(now.memory.awake.all()):
+            after, y = rows_of(now.memory.awake, (after, y), (now.state, now.y))
+            kept = optimizer_rows(rule, now.memory.awake, kept, now.optimizer)
         memory, weights = exchange.finish(pushed)
         self.bytes += exchange.heads
         if g is not None and algorithm.mean_gradient:
@@ -276,21 +258,9 @@ class Network:
 
     def restored(self, tensors: Mapping[str, Tensor], notes: Any) -> Memory | Standing | None:
         """The memory that was saved."""
-        found = tree.restored((), tensors, notes)
-        if self.faults is None or found is None:
-            return _memory(found)
-        buffers, alive, fired, due, ghosts, (a, count, push, pull), boxes, flights, tally = found
-        return Standing(
-            _memory(buffers),
-            alive,
-            fired,
-            due,
-            ghosts,
-            Mail(a, count, tuple(push), tuple(pull)),
-            None if boxes is None else Parcels(*boxes[:8], *map(tuple, boxes[8:])),
-            tuple(Flight(*flight) for flight in flights),
-            tuple(tally),
-        )
+        if self.faults is not None:
+            return restored_standing(tensors, notes, _memory)
+        return _memory(tree.restored((), tensors, notes))
 
 
 def _memory(found: Any) -> Memory | None:
@@ -363,7 +333,7 @@ class _Exchange:
             return 0
         away = len(self.graph.senders) - self.graph.n
         if self.failing is not None:
-            away = self.failing.count
+            away = self.failing.sent
         vectors = (*sent.push, *sent.pull)
         if vectors:
             self.heads = away * HEAD
@@ -440,7 +410,7 @@ class _Exchange:
             answered = network.topology.answered(self.number)
         if self.failing is not None:
             self.arrivals = before.expired(self.number, self._lifetime)
-            for flight in self.failing.messages(answered):
+            for flight in self.failing.arriving(answered):
                 self.arrivals = self.arrivals.heard(*flight[1:])
         else:
             if answered is not None:

@@ -95,9 +95,9 @@ class Costs:
     ) -> tuple[Tensor, Tensor]:
         """(E,) seconds for which messages of so many bytes occupy their links, and latencies."""
         share, latency = self._links
-        parts = share.of_links(senders, receivers, torch.minimum)
+        parts = share.of_edges(senders, receivers, torch.minimum)
         seconds = 8 * size / (1e9 * self.link.gigabits * parts)
-        return seconds, latency.of_links(senders, receivers, torch.maximum)
+        return seconds, latency.of_edges(senders, receivers, torch.maximum)
 
     @cached_property
     def _links(self) -> tuple[Values, Values]:

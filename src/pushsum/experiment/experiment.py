@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from pushsum import batchnorm, data, own_code
 from pushsum.config import Config, warnings
 from pushsum.data import partition, store
-from pushsum.engines import failing
 from pushsum.engines.engine import Setup
+from pushsum.engines.failing import exchange as failing
 from pushsum.engines.gradients import Batch, Layout, Loss, draws
 from pushsum.experiment import build
 from pushsum.experiment.costs import Costs

@@ -2,19 +2,22 @@
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from math import isnan, nan
 from typing import NamedTuple
 
 from pushsum.drawing.charts import Panel, Series, chart_svg
 from pushsum.drawing.svg import PALETTE
 from pushsum.measures import Measure
-from pushsum.report.pictures import Drawing
+from pushsum.report.pictures import Drawing, heat_map
 from pushsum.report.results import Cell, Estimate, Results, over
 from pushsum.report.runs import Run, shown
 
 MOST_LINES = len(PALETTE)  # of a chart
 MOST_ROWS = 200
 WIDTH = 340  # of a chart, in pixels: what a phone has
+MOST_MAPS = 6  # of links
+MAP = 160  # pixels
 
 
 class Row(NamedTuple):
@@ -92,7 +95,7 @@ def plan_of(run: Run) -> str:
 
 
 def charts(results: Results) -> list[Drawing]:
-    """What is reached under loss, nodes that are there and the smallest a over time, if known."""
+    """What is reached under loss, nodes that are there, the smallest a, lost messages, if known."""
     kinds = dict.fromkeys(setting.measure for setting in results.settings)
     found: dict[str, tuple[str, str, list[Series], bool]] = {
         f"{m.name.capitalize()} under loss": (
@@ -115,7 +118,20 @@ def charts(results: Results) -> list[Drawing]:
         )
         for title, (x, y, lines, log) in found.items()
         if lines
-    ]
+    ] + list(islice(_links(results), MOST_MAPS))
+
+
+def _links(results: Results) -> Iterator[Drawing]:
+    """Where messages were lost, in the first run of every cell that lost any."""
+    for setting in results.settings:
+        for (method, topology), cell in setting.cells.items():
+            counts = cell.runs[0].lost_on() if _has_faults(cell) else None
+            most = max(map(max, counts)) if counts else 0
+            if counts and most > 0:
+                shares = tuple(tuple(count / most for count in row) for row in counts)
+                where = f"{method}, {topology}, {plan_of(cell.runs[0])}"
+                note = f"{where}: rows send, columns receive; the darkest link lost {most:.0f}"
+                yield heat_map("Messages lost per link", note, shares, width=MAP)
 
 
 def _alive(results: Results) -> Iterator[Series]:

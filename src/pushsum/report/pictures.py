@@ -5,6 +5,7 @@ light or dark.
 """
 
 import re
+from html import escape
 from itertools import groupby
 from math import ceil, isnan, sqrt
 from statistics import fmean
@@ -123,7 +124,7 @@ def block(nodes: int) -> int:
 
 def _matrices(run: Run) -> list[tuple[int, Matrix]]:
     """The first, the middle and the last that a run has, with their steps."""
-    records = [record for record in run.records if record.weights is not None]
+    records = [record for record in run.records if record.weights]
     chosen = sorted({0, len(records) // 2, len(records) - 1}) if records else []
     return [(record.step, m) for record, m in run.weights(records[k] for k in chosen)]
 
@@ -132,15 +133,7 @@ def _weight_map(step: int, matrix: Matrix) -> Drawing:
     n = len(matrix)
     own = [matrix[i][i] for i in range(n)]
     given = [w for j, row in enumerate(matrix) for i, w in enumerate(row) if i != j and w > 0]
-    note = f"kept {_range(own)}; given {_range(given)}"
-    small = _blocks(matrix, block(n), block(n))
-    shades = tuple(tuple(sqrt(min(1, max(0, w))) for w in row) for row in small)
-    size = len(small)
-    body = (
-        f'<svg viewBox="0 0 {size} {size}" role="img" shape-rendering="crispEdges">'
-        f"<title>step {step}: {note}</title>{_cells(shades)}</svg>"
-    )
-    return Drawing(f"step {step}", note, body)
+    return heat_map(f"step {step}", f"kept {_range(own)}; given {_range(given)}", matrix)
 
 
 def _range(values: list[float]) -> str:
@@ -199,6 +192,18 @@ def _split(table: Matrix, names: list[str]) -> Split:
 
 
 # --------------------------------------------------------------------------- heat maps
+
+
+def heat_map(title: str, note: str, matrix: Matrix, **look: int) -> Drawing:
+    """A square matrix of numbers in [0, 1]."""
+    small = _blocks(matrix, block(len(matrix)), block(len(matrix)))
+    shades = tuple(tuple(sqrt(min(1, max(0, w))) for w in row) for row in small)
+    size = len(small)
+    body = (
+        f'<svg viewBox="0 0 {size} {size}" role="img" shape-rendering="crispEdges">'
+        f"<title>{escape(f'{title}: {note}')}</title>{_cells(shades)}</svg>"
+    )
+    return Drawing(title, note, body, **look)
 
 
 def _blocks(matrix: Matrix, height: int, width: int) -> Matrix:

@@ -62,7 +62,8 @@ class Record(NamedTuple):
         local, personal: of the nodes' own and of their personal models, on the nodes' own test
             data.
         faults: what had failed, or None without a fault plan.
-        weights: where the line begins that holds the weight matrix, or None.
+        place: where its line begins.
+        weights: whether it holds a weight matrix.
     """
 
     step: int
@@ -80,7 +81,8 @@ class Record(NamedTuple):
     local: Spread
     personal: Spread
     faults: Faults | None
-    weights: int | None
+    place: int
+    weights: bool
 
     def spread(self, key: str) -> Spread:
         """What was measured, by its name."""
@@ -179,15 +181,26 @@ class Run:
 
     def weights(self, records: Iterable[Record]) -> list[tuple[Record, Table]]:
         """The square weight matrices of records, read again: few of very many are drawn."""
-        found = []
+        return [
+            (record, table)
+            for record, content in self._again(records)
+            if (table := _square(content.get("weights"))) is not None
+        ]
+
+    def lost_on(self) -> Table | None:
+        """Messages lost until the last record; [i][j] of those from i to j."""
+        for _, content in self._again([self.last]):
+            faults = content.get("faults")
+            return _square(faults.get("lost_on")) if isinstance(faults, dict) else None
+        return None
+
+    def _again(self, records: Iterable[Record]) -> Iterator[tuple[Record, Mapping[str, Any]]]:
         with files.opened(self.path / RECORDS, follow=False) as file:
             for record in records:
-                file.seek(record.weights or 0)
+                file.seek(record.place)
                 content = json_value(file.readline(MOST_LINE))
-                table = _table(content.get("weights")) if isinstance(content, dict) else None
-                if table is not None and len(table) == len(table[0]):
-                    found.append((record, table))
-        return found
+                if isinstance(content, dict):
+                    yield record, content
 
 
 class Skipped(NamedTuple):
@@ -374,7 +387,8 @@ def _record(content: Any, place: int, measure: str) -> Record:
             "local.personal", _mapping("local.personal", local.get("personal")), measure
         ),
         faults=Faults(*(_number(faults.get(key)) for key in Faults._fields)) if faults else None,
-        weights=place if isinstance(content.get("weights"), list) else None,
+        place=place,
+        weights=isinstance(content.get("weights"), list),
     )
 
 
@@ -415,6 +429,11 @@ def _table(rows: Any) -> Table | None:
     except (TypeError, ValueError):
         return None
     return table if table[0] and len({len(row) for row in table}) == 1 else None
+
+
+def _square(rows: Any) -> Table | None:
+    table = _table(rows)
+    return table if table is not None and len(table) == len(table[0]) else None
 
 
 def shown(value: Any) -> str:

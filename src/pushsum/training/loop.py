@@ -15,7 +15,7 @@ from torch import Tensor
 from pushsum import checkpoint, files, own_code
 from pushsum.config import Config
 from pushsum.engines.engine import Engine
-from pushsum.engines.failing import rows_of
+from pushsum.engines.failing.standing import rows_of
 from pushsum.engines.gradients import (
     Gradients,
     Strategy,
@@ -311,13 +311,19 @@ def _one_step(
     start = perf_counter()
     asked = _Asked(experiment, runtime, now, t, compute)
     before, sent = dict(engine.seconds), engine.bytes
-    with unchanged_if_abandoned(now.buffers):
+    with unchanged_if_abandoned(now.buffers) as buffers:
         now.moment = engine.advance(now.moment, asked, last=True)
     spent = {name: value - before[name] for name, value in engine.seconds.items()}
     assert asked.losses is not None, "a method takes a gradient in every step"
     if now.recorded == t - 1:  # not before: a record that is damaged is made again
         now.losses.clear()
-    now.losses.append(float(asked.losses.mean()))
+    losses = asked.losses
+    if experiment.faults is not None:  # who sleeps has computed nothing
+        awake = now.moment.memory.awake
+        losses = losses[awake.to(losses.device)] if bool(awake.any()) else losses
+        for name, value in rows_of(awake, now.buffers, buffers).items():
+            now.buffers[name].copy_(value)
+    now.losses.append(float(losses.mean()))
     now.bytes += engine.bytes - sent
     for name, seconds in spent.items():
         now.seconds[name] += seconds

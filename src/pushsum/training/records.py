@@ -12,11 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pushsum.engines.engine import with_late
 from pushsum.engines.runtime import Abandoned, Runtime
 from pushsum.engines.simulator import Iterate
 from pushsum.experiment import Experiment
 from pushsum.experiment.evaluation import NodeResults
 from pushsum.faults import CRASHED
+from pushsum.protocol import Algorithm
 from pushsum.theory import consensus
 from pushsum.training.state import RunState
 from pushsum.weighting import dense
@@ -48,7 +50,8 @@ def record(
             )
     except Abandoned:
         given_up, reached = 1, {name: [] for name in models}
-    parts = runtime.gather(_shown(now, reached) | {"given_up": torch.tensor([given_up])})
+    shown = _shown(now, experiment.algorithm, reached)
+    parts = runtime.gather(shown | {"given_up": torch.tensor([given_up])})
 
     def write() -> dict[str, Any]:
         assert parts is not None
@@ -71,13 +74,17 @@ def record(
     return line
 
 
-def _shown(now: RunState, reached: dict[str, list[NodeResults]]) -> dict[str, Tensor]:
+def _shown(
+    now: RunState, algorithm: Algorithm, reached: dict[str, list[NodeResults]]
+) -> dict[str, Tensor]:
     """What the process that writes must know of the others, as tensors."""
     moment = now.moment
+    x, a = with_late(algorithm, moment.state)
     scalars = [now.bytes, *now.seconds.values(), *now.modelled.values()]
     return {
-        "x": moment.state.x,
-        "a": moment.state.a,
+        "x": x,
+        "a": a,
+        "own_a": moment.state.a,
         "y": moment.y,
         "weights": moment.weights,
         "losses": torch.tensor(now.losses, dtype=torch.float64),
@@ -96,13 +103,13 @@ def _table(results: Iterable[dict[str, float]]) -> Tensor:
 
 
 class _Whole:
-    """All nodes, put together from what the processes showed."""
+    """All nodes, put together from what the processes showed; x and a with what is under way."""
 
     def __init__(self, parts: list[dict[str, Tensor]], now: RunState) -> None:
         def joined(name: str) -> Tensor:
             return parts[0][name] if len(parts) == 1 else torch.cat([p[name] for p in parts])
 
-        self.x, self.a, self.y = map(joined, ("x", "a", "y"))
+        self.x, self.a, self.own_a, self.y = map(joined, ("x", "a", "own_a", "y"))
         self.weights = joined("weights")
         self.reached = {k: joined(k) for k in parts[0] if k.startswith(NodeResults._fields)}
         self.there = torch.ones(len(self.a), dtype=torch.bool)
@@ -125,19 +132,22 @@ def _failed(experiment: Experiment, now: RunState, whole: _Whole) -> dict[str, A
         return {}
     seen = Iterate(now.moment, experiment.setup(now.step))
     alive, late = seen.alive.to(seen.x.device), seen.under_way
+    messages = seen.messages
     start = int((plan.status(1, experiment.n) < CRASHED).sum())
     mass = float(seen.a.sum()) + late.a
     whole.x = torch.cat([seen.x[alive], late.x[None].to(seen.x)])
     whole.a = torch.cat([seen.a[alive], seen.a.new_tensor([late.a])])
+    whole.own_a = seen.a[alive]
     whole.y, whole.there = whole.y[alive], seen.alive
     whole.buffers = {name: b[alive] for name, b in whole.buffers.items()}
     found = {
-        **seen.messages._asdict(),
+        **dict(zip(("sent", "lost", "late"), messages, strict=False)),
         "alive": int(alive.sum()),
         "held": int(seen.held.sum()),
         "smallest_a": float(seen.a[alive].min()),
         "under_way": late.a,
         "mass_error": None if plan.loses_nodes else abs(mass - start),
+        "lost_on": messages.lost_on.tolist() if experiment.n <= SMALL else None,
     }
     return {"faults": found}
 
@@ -172,7 +182,7 @@ def _line(
         "nodes": reached.get("everywhere", {}).get("nodes"),
         "local": reached.get("local"),
         "consensus": {"theorem": apart.largest, "mean_square": apart.mean_square},
-        "a": {"min": float(whole.a.min()), "max": float(whole.a.max())},
+        "a": {"min": float(whole.own_a.min()), "max": float(whole.own_a.max())},
         "smallest_weight": float(weights[weights > 0].min()) if len(weights) else None,
         "seconds": whole.seconds,
         "modelled": whole.modelled,

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from pushsum import checkpoint, config, files, own_code, protocol
 from pushsum.batchnorm import BatchNormPolicy
+from pushsum.engines.engine import with_late
 from pushsum.engines.runtime import OneProcess
 from pushsum.engines.simulator import Iterate
 from pushsum.experiment import Experiment
@@ -109,14 +110,21 @@ def _restored(directory: Path, trust: bool) -> tuple[Experiment, int, Nodes]:
         found = checkpoint.load(saving.place(directory, engine, 0), step)
         now = saving.restored_run(OneProcess(built.n), built, built.config, *found)
         return built, step, present(built, now)
-    return built, step, Nodes(x, a, protocol.corrected(x, a), buffers, list(range(built.n)))
+    y = protocol.corrected(x, a)
+    if built.algorithm.holds_mass:
+        for name, value in tensors.items():
+            if name.startswith("kept.0."):
+                x = x + value
+            elif name.startswith("kept.1."):
+                a = a + value
+    return built, step, Nodes(x, a, y, buffers, list(range(built.n)))
 
 
 def present(built: Experiment, now: RunState) -> Nodes:
     """What the nodes of a run hold; under faults the living, and what is under way between them."""
     state, y, buffers = now.moment.state, now.moment.y, now.buffers
     if built.faults is None:
-        return Nodes(state.x, state.a, y, buffers, list(range(built.n)))
+        return Nodes(*with_late(built.algorithm, state), y, buffers, list(range(built.n)))
     seen = Iterate(now.moment, built.setup(now.step))
     alive, late = seen.alive.to(y.device), seen.under_way
     return Nodes(
@@ -143,9 +151,9 @@ def _all_nodes(directory: Path, engine: str, n: int) -> tuple[int, dict[str, Ten
     places = dict.fromkeys(saving.place(directory, engine, node) for node in range(n))
     step = saving.newest(directory, engine, n)
     parts = [checkpoint.load(place, step) for place in places]
-    buffers = [name for name in parts[0].tensors if name.startswith("buffers.")]
+    others = [n for n in parts[0].tensors if n.startswith(("buffers.", "kept."))]
     try:
-        whole = {name: torch.cat([p.tensors[name] for p in parts]) for name in ("x", "a", *buffers)}
+        whole = {name: torch.cat([p.tensors[name] for p in parts]) for name in ("x", "a", *others)}
     except (KeyError, RuntimeError) as error:
         raise ValueError(f"{directory}: its checkpoints do not fit: {one_line(error)}") from None
     return parts[0].step, whole

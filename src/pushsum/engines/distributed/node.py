@@ -23,7 +23,7 @@ from pushsum.engines.distributed.buffers import Memory
 from pushsum.engines.distributed.exchange import Exchange, NodeStep
 from pushsum.engines.distributed.overlap import Overlap
 from pushsum.engines.distributed.peers import PeerLost, Peers
-from pushsum.engines.engine import Known, Setup
+from pushsum.engines.engine import Known, Setup, with_late
 from pushsum.engines.gradients import Layout
 from pushsum.protocol import Algorithm, Sent, State, Step
 from pushsum.topology import Topology
@@ -397,8 +397,8 @@ class PushSum:
         As a state for the model: what is not pushed, like buffers, is this node's own.
         """
         self._peers.meet_after(self.t)
-        x = self._state.whole.x
-        scalars = self._state.whole.a.to(x.device, copy=True)
+        x, a = with_late(self.algorithm, self._state.whole)
+        scalars = a.to(x.device, copy=True)
         self._peers.all_reduce(scalars)
         mean = torch.empty_like(x)
         for some in self._exchange.buckets(self.layout.d):
