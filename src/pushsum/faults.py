@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from io import StringIO
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
@@ -23,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pushsum import files
 from pushsum.names import unknown
 from pushsum.randomness import key
 from pushsum.topology import Certificate, Topology
@@ -501,6 +503,7 @@ def own(function: Callable[[int, Tensor, Tensor], Any], longest: int = 0) -> Pla
 
 
 #: What a line of a trace may say of a message or a node.
+MOST_TRACE = 1 << 28  #: bytes of a trace
 EVENTS = ("lose", "delay", "sleep", "wake", "crash", "pause", "leave", "join")
 
 
@@ -517,9 +520,9 @@ def trace(file: str | Path) -> Plan:
     """
     path = Path(file)
     try:
-        with path.open(newline="", encoding="utf-8") as lines:
-            rows = list(csv.DictReader(lines))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        text = files.content(path, MOST_TRACE).decode()
+        rows = list(csv.DictReader(StringIO(text, newline="")))
+    except (OSError, ValueError, csv.Error) as error:
         raise ValueError(f"faults {path}: cannot be read: {error}") from None
     messages: list[tuple[int, int, int, int]] = []
     began: dict[tuple[str, int], int] = {}

@@ -11,6 +11,8 @@ from pushsum.experiment import Experiment
 from pushsum.optimizers import optimizer_maker, torch_rule
 from pushsum.protocol import what_is_sent
 
+MOST_STEPS, MOST_EDGES = 1000, 10**6  #: that are looked at to see how far back buffers reach
+
 
 def arrays(experiment: Experiment) -> int:
     """How many (n, d) arrays there are at once, at the end of a step, when there are most.
@@ -40,9 +42,13 @@ def snapshots(experiment: Experiment) -> int:
     sight = experiment.algorithm.weighting.looks(graphs)
     if sight == "nothing":
         return 0
-    arrivals, most = Arrivals(graphs.n), 0
-    for t in range(1, graphs.period + 2 * (graphs.cycle or graphs.period) + 1):
+    arrivals, most, looked = Arrivals(graphs.n), 0, 0
+    enough = graphs.period + 2 * (graphs.cycle or graphs.period)
+    for t in range(1, min(MOST_STEPS, enough) + 1):
         senders, receivers = graphs.edges(t)
+        looked += len(senders)
+        if looked > MOST_EDGES:
+            break
         if sight == "neighbours":
             answered = graphs.answered(t)
             senders, receivers = senders[answered], receivers[answered]
