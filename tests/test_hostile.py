@@ -30,6 +30,7 @@ from pushsum import (
     data,
     files,
     iterate,
+    methods,
     report,
     sweep,
     topology,
@@ -877,6 +878,11 @@ def test_what_a_configuration_names_is_a_file(tmp_path: Path, key: str, kind: st
 )
 def test_a_large_number_is_planned_as_soon_as_a_small_one(words: list[str]) -> None:
     command("run", "--dry-run", *words)
+
+
+@pytest.mark.parametrize("name", methods.NAMES)
+def test_every_method_can_be_planned(name: str) -> None:
+    command("run", "--dry-run", f"algorithm.name={name}", "topology.name=full")
 
 
 def test_a_dry_run_makes_no_network() -> None:
