@@ -1,11 +1,13 @@
 """What a dry run says of memory, beside what the steps take.
 
-Each case runs in a process of its own; the peak is read from Linux's /proc.
+Each case runs in a process of its own; the peak is read from Linux's /proc. Freed memory is kept,
+as for arrays of less than 0.5 GB, or returned to the system, as for larger ones.
 """
 
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from rich.console import Console
 from rich.table import Table
@@ -30,47 +32,43 @@ def memory(field: str) -> int:
     return 1024 * int(next(line for line in lines if line.startswith(field)).split()[1])
 
 
-def measure(words: list[str]) -> None:
-    from torch.nn.functional import cross_entropy
-
+def measure(words: list[str], keeps: bool) -> None:
     from pushsum import config, training
-    from pushsum.engines.engine import Known
-    from pushsum.engines.gradients import gradients, stacked_buffers
-    from pushsum.engines.simulator import Network
     from pushsum.experiment import Experiment
+    from pushsum.training import loop
 
-    small = ["model.hidden=[20000]", "batch=2", "gradients=loop", "topology.name=full"]
-    built = Experiment(config.read(None, [*small, *words]))
-    planned, size = training.arrays(built), 4 * built.n * built.layout.d
-    compute = gradients("loop", built.model, cross_entropy, stacked_buffers(built.model, built.n))
+    small = ["batch=2", "gradients=loop", "evaluation.nodes=false", "evaluation.batch=20"]
+    if not keeps:
+        loop.keep_freed_memory = lambda array: False  # type: ignore[attr-defined]
 
-    def run(steps: int) -> None:
-        network = Network(built.setup(0))
-        now = network.begin(built.start())
-        for _ in range(steps):
-            g, _ = compute(now.y, built.batch(now.t + 1, range(built.n)))
-            now = network.advance(now, Known(g))
+    def run(*more: str) -> Experiment:
+        built = Experiment(config.read(None, [*small, "topology.name=full", *words, *more]))
+        with TemporaryDirectory() as folder:
+            training.run(built, Path(folder, "run"))
+        return built
 
-    run(3)  # torch imports some things late, and so on: that is not the method's
+    run("steps=2", "model.hidden=[10]")  # torch imports some things late: that is not the method's
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
     before = memory("VmRSS")
-    run(12)
-    print(planned, (memory("VmHWM") - before) / size)
+    built = run("steps=8", "model.hidden=[20000]")
+    bytes_planned, count, size = training.planned(built)
+    print(bytes_planned / size if keeps else count, (memory("VmHWM") - before) / size)
 
 
 def main() -> None:
     table = Table(title="arrays of the size of all parameters", title_justify="left")
-    for heading in ("case", "dry run", "measured", "difference"):
+    for heading in ("case", "freed memory", "dry run", "measured", "difference"):
         table.add_column(heading, justify="left" if heading == "case" else "right")
     for case in CASES:
-        command = [sys.executable, "-m", "benchmarks.memory", *case.split()]
-        answer = subprocess.run(command, check=True, capture_output=True, text=True)
-        planned, measured = map(float, answer.stdout.split())
-        row = (case, f"{planned:g}", f"{measured:.2f}", f"{100 * (planned / measured - 1):+.0f} %")
-        table.add_row(*row)
+        for how in ("kept", "returned"):
+            command = [sys.executable, "-m", "benchmarks.memory", how, *case.split()]
+            answer = subprocess.run(command, check=True, capture_output=True, text=True)
+            planned, measured = map(float, answer.stdout.split())
+            off = f"{100 * (planned / measured - 1):+.0f} %"
+            table.add_row(case, how, f"{planned:.1f}", f"{measured:.1f}", off)
     Console(width=120).print(table)
     print(f"Goal: at most {100 * GOAL:.0f} % apart.")
 
 
 if __name__ == "__main__":
-    measure(sys.argv[1:])
+    measure(sys.argv[2:], sys.argv[1] == "kept")

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from pushsum import topology, weighting
+
 CONTEXT = multiprocessing.get_context("forkserver")  # its server imports torch once for all
 CONTEXT.set_forkserver_preload(
     ["torch", "torch._dynamo", "pushsum.engines.distributed.node", "tests.ranks"]
@@ -148,3 +150,19 @@ def _environment(rank: int, n: int, port: int) -> dict[str, str]:
         "TORCHELASTIC_MAX_RESTARTS": "0",
         "TORCHELASTIC_USE_AGENT_STORE": "True",
     }
+
+
+# --------------------------------------------------------------------------- a network that starves
+
+
+def starving_path() -> tuple[topology.Topology, weighting.Weighting]:
+    """0 -> 1 -> 2 -> 3, and back to 0: node 3 keeps a millionth and gets next to nothing."""
+    edges = [(0, 1), (1, 2), (2, 3), (1, 0), (2, 0), (3, 0)]
+    return topology.from_edges(4, edges), weighting.own(_starving, floor=1e-300)
+
+
+def _starving(adjacency: torch.Tensor, d2: torch.Tensor) -> torch.Tensor:
+    W = 2.0**-53 * adjacency.T.double()
+    W.fill_diagonal_(2.0**-20)
+    W[0] += 1 - W.sum(0)
+    return W

@@ -12,7 +12,7 @@ from pushsum.engines.distributed.exchange import BUCKET, Exchange
 from pushsum.engines.distributed.peers import PeerLost, Peers, take_own_device
 from pushsum.engines.engine import Known, Setup
 from pushsum.engines.simulator import Network
-from tests.ranks import on_ranks, running
+from tests.ranks import on_ranks, running, starving_path
 
 STEPS = 6  # random comes round after four
 
@@ -122,6 +122,34 @@ def assert_equal(found, n, case, steps=STEPS):
         if exact:
             assert x_sum == record.x[rank].sum(), where
             assert y_sum == record.y[rank].sum(), where
+
+
+def starved(rank, kind):
+    peers = Peers(timeout=60)
+    peers.agree({"nodes": 4})
+    path, weighting = starving_path()
+    exchange = Exchange(peers, Setup(ps.algorithms.sgap(0.05, weighting), path))
+    now = exchange.begin(torch.ones(1, 5, dtype=kind))
+    try:
+        for _ in range(6 if kind == torch.float32 else 7):
+            now = exchange.advance(now, Known(0 * now.y))
+    except ValueError as error:
+        return str(error)
+    finally:
+        peers.leave(0)
+    return None
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64, torch.bfloat16])
+def test_scalars_that_are_too_small_are_noticed(kind):
+    a, step = ("7.5e-37", 6) if kind == torch.float32 else ("7.2e-43", 7)
+    said = (
+        f"node 3 has a = {a} after step {step}, too small for {str(kind)[6:]}: y = x / a would be "
+        "wrong; let it hear from more nodes, or compute in float64"
+    )
+    *others, last = on_ranks(4, starved, kind)
+    assert others == [None] * 3
+    assert last == (None if kind == torch.float64 else said)
 
 
 SIZES = ((300, torch.float64), (300, torch.float32))

@@ -4,11 +4,13 @@ import csv
 import hashlib
 import inspect
 import json
+import math
 import os
 import pickle
 import shutil
 import signal
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ from pushsum import (
     data,
     files,
     iterate,
+    methods,
     report,
     sweep,
     topology,
@@ -35,6 +38,7 @@ from pushsum import (
     training,
 )
 from pushsum.cli import app
+from pushsum.data import store
 from pushsum.experiment import Experiment
 from pushsum.names import flat
 from pushsum.report import curves, pictures, runs
@@ -835,7 +839,8 @@ def test_another_model_than_the_run_had_is_not_tested(finished: Path, tmp_path: 
     shutil.copytree(finished, tmp_path / "run")
     path = tmp_path / "run" / "config.yaml"
     content = yaml.safe_load(path.read_text())
-    for hidden, shape in (([5], (3, 385)), ([4, 4], (3, 330))):
+    large = (3, 65 * 10**5 + (10**5 + 1) * 10**6 + (10**6 + 1) * 10)  # which nobody should make
+    for hidden, shape in (([5], (3, 385)), ([4, 4], (3, 330)), ([10**5, 10**6], large)):
         content["model"]["hidden"] = hidden
         path.write_text(yaml.safe_dump(content))
         assert f"the configuration makes it torch.float32 of shape {shape}" in refusal(
@@ -851,6 +856,84 @@ def test_a_list_of_edges_is_a_file(tmp_path: Path, kind: str) -> None:
     assert topology.parse(str(path), 2).edges(1).tolist() == [[0, 0, 1, 1], [0, 1, 0, 1]]
     replaced(path, kind)
     assert refusal(topology.parse, str(path), 2).startswith(f"topology {path}: cannot be read: ")
+
+
+@pytest.mark.parametrize("key", ["faults.trace", "model.pretrained"])
+@pytest.mark.parametrize("kind", ["pipe", "device", "directory"])
+def test_what_a_configuration_names_is_a_file(tmp_path: Path, key: str, kind: str) -> None:
+    path = tmp_path / "below" / "named.csv"
+    path.parent.mkdir()
+    path.touch()
+    replaced(path, kind)
+    refusal(made, f"{key}={path}")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["topology.name=random", "topology.period=1000000000", "algorithm.name=SGAP"],
+        ["algorithm.every=1000000000"],
+        ["algorithm.every=1000000000", "algorithm.name=AllReduce"],
+    ],
+)
+def test_a_large_number_is_planned_as_soon_as_a_small_one(words: list[str]) -> None:
+    command("run", "--dry-run", *words)
+
+
+@pytest.mark.parametrize("name", methods.NAMES)
+def test_every_method_can_be_planned(name: str) -> None:
+    command("run", "--dry-run", f"algorithm.name={name}", "topology.name=full")
+
+
+def test_a_dry_run_makes_no_network() -> None:
+    """Of 400 GB."""
+    built = made("model.hidden=[100000,1000000]")
+    assert built.meta()["d"] == 65 * 10**5 + (10**5 + 1) * 10**6 + (10**6 + 1) * 10
+    assert training.arrays(built) == training.arrays(made())
+
+
+@pytest.mark.parametrize("blocks", ["[1000000000]", "[600, 600]"])
+def test_networks_have_an_end(blocks: str) -> None:
+    settings = config.read(None, [f"model={{name: resnet-small, blocks: {blocks}}}"])
+    assert "more than 1000 in all" in refusal(Experiment, settings)
+
+
+def test_a_million_nodes_that_a_run_has_not_are_not_looked_for(
+    finished: Path, tmp_path: Path
+) -> None:
+    for engine in ("simulator", "distributed"):
+        shutil.copytree(finished, tmp_path / engine)
+        path = tmp_path / engine / "config.yaml"
+        content = yaml.safe_load(path.read_text())
+        content["topology"] |= {"nodes": 10**9, "name": "ring"}
+        path.write_text(yaml.safe_dump(content))
+        about = json.loads((tmp_path / engine / "meta.json").read_bytes())
+        (tmp_path / engine / "meta.json").write_text(json.dumps(about | {"engine": engine}))
+        refusal(command, "evaluate", tmp_path / engine)
+        refusal(command, "run", "--resume", "steps=4", "--into", tmp_path / engine)
+
+
+@pytest.mark.parametrize("change", ["shape", "missing"])
+def test_a_tracker_that_does_not_fit_ends_in_one_line(tmp_path: Path, change: str) -> None:
+    words = ["algorithm.name=S-ADDOPT"]
+    training.run(made(*words, "steps=1"), tmp_path)
+    step, tensors, notes = checkpoint.load(tmp_path / "checkpoints")
+    name = next(name for name in tensors if name.startswith("kept."))
+    tensors[name] = tensors[name].flatten()
+    if change == "missing":
+        del tensors[name]
+    checkpoint.save(tmp_path / "checkpoints", step, tensors, notes)
+    said = refusal(training.run, made(*words, "steps=2"), tmp_path, lambda *_: None, True)
+    assert f"{tmp_path}/checkpoints: the checkpoint of step 1 " in said
+
+
+def test_statistics_that_are_missing_end_in_one_line(tmp_path: Path) -> None:
+    words = ["model={name: resnet-small, width: 2, blocks: [1], hidden: null}", "steps=1"]
+    training.run(made(*words), tmp_path)
+    step, tensors, notes = checkpoint.load(tmp_path / "checkpoints")
+    del tensors["buffers.bn1.running_mean"]
+    checkpoint.save(tmp_path / "checkpoints", step, tensors, notes)
+    assert "lacks 'buffers.bn1.running_mean'" in refusal(trained, tmp_path)
 
 
 # --------------------------------------------------------------------------- numbers
@@ -883,3 +966,31 @@ def test_of_an_own_file_only_what_is_needed_is_loaded(
     monkeypatch.setattr(np.lib.npyio.NpzFile, "__getitem__", note)
     assert data.load(str(path)).classes == 4
     assert sorted(loaded) == ["x_test", "x_train", "y_test", "y_train"]
+
+
+@pytest.mark.parametrize("shape", [(10**12,), (2**31, 2), (-1, 3)])
+def test_an_array_is_as_long_as_its_file(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    """Before any memory is taken for it."""
+    x, y = np.zeros((4, 3), np.float32), np.arange(4)
+    path = tmp_path / "own.npz"
+    np.savez(path, y_train=y, x_test=x, y_test=y)
+    with zipfile.ZipFile(path, "a") as archive, archive.open("x_train.npy", "w") as member:
+        about = {"descr": "<f4", "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(member, about)
+    said = f"x_train should have {4 * math.prod(shape):,} bytes, and has 0"
+    assert refusal(data.load, str(path)).endswith(said)
+
+
+def test_a_small_file_does_not_stand_for_large_arrays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y = np.zeros((10_000, 30), np.float32), np.arange(10_000) % 3
+    path = tmp_path / "own.npz"
+    np.savez_compressed(path, x_train=x, y_train=y, x_test=x, y_test=y)
+    assert data.load(str(path)).classes == 3
+    monkeypatch.setattr(store, "MOST_UNPACKED", 1000)
+    assert refusal(data.load, str(path)).endswith(
+        "write it with numpy.savez, which does not compress"
+    )
+    np.savez(path, x_train=x, y_train=y, x_test=x, y_test=y)
+    assert data.load(str(path)).classes == 3

@@ -19,7 +19,7 @@ from pushsum.engines.distributed import exchange, rounds
 from pushsum.engines.distributed.peers import PeerLost
 from pushsum.engines.gradients import Batch, Layout, gradients, stacked_buffers
 from pushsum.optimizers import optimizer_maker, torch_rule
-from tests.ranks import DEADLINE, on_ranks, running
+from tests.ranks import DEADLINE, on_ranks, running, starving_path
 
 STEPS, N = 7, 3
 OPTIMIZERS = {
@@ -528,6 +528,34 @@ def test_a_node_that_takes_fewer_steps_is_named():
             r"node 1 left after step 3: all nodes must take as many steps \(noticed in step [4-6]\)"
         )
         assert re.fullmatch(line, found[rank]), found[rank]
+
+
+def starved(rank, overlap):
+    torch.manual_seed(0)
+    model = nn.Linear(5, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    path, weighting = starving_path()
+    ps.PushSum(model, optimizer, path, weighting, overlap=overlap, timeout=60)
+    try:
+        for _ in range(9):
+            optimizer.zero_grad()
+            model(torch.ones(5)).sum().backward()
+            optimizer.step()
+    except (PeerLost, ValueError) as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_scalars_that_are_too_small_are_noticed_in_a_users_loop(overlap):
+    *others, last = on_ranks(4, starved, overlap)
+    assert last == (
+        "node 3 has a = 7.5e-37 after step 6, too small for float32: y = x / a would be wrong; "
+        "let it hear from more nodes, or compute in float64"
+    )
+    for said in others:
+        assert said is not None
+        assert said.startswith("node 3 "), said
 
 
 def averaging_early(rank, steps, timeout):

@@ -59,7 +59,7 @@ def _no_truth_value(value: Any) -> Any:
     return value
 
 
-Count = Annotated[int, BeforeValidator(_no_truth_value), Field(ge=1)]
+Count = Annotated[int, BeforeValidator(_no_truth_value), Field(ge=1, le=10**15)]
 Seed = Annotated[int, BeforeValidator(_no_truth_value), Field(ge=0)]
 Location = Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
 

@@ -21,6 +21,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from pushsum import files
 from pushsum.batchnorm import FrozenBatchNorm2d
 from pushsum.names import canonical, unknown
 from pushsum.networks import NETWORKS
@@ -32,6 +33,7 @@ NormLayer = Callable[[int], nn.Module]  #: channels -> normalization
 HEAD = "fc"  #: the last layer, the only one that depends on the number of classes
 _HEAD_NAMES = (f"{HEAD}.weight", f"{HEAD}.bias")
 MAX_STAGES = 4  #: torchvision's names end at layer4, and each stage doubles the width
+MAX_LAYERS = 1000  #: hidden ones, or residual blocks
 MAX_GROUPS = 32  #: of GroupNorm, for width 64 and above
 
 NAMES = tuple(NETWORKS)  #: the models that `build` knows
@@ -48,6 +50,7 @@ def build(
     stem: Stem | None = None,
     hidden: tuple[int, ...] | None = None,
     generator: torch.Generator | None = None,
+    shapes_only: bool = False,
 ) -> nn.Module:
     """The model `name` for inputs (b, *shape), in training mode, on the CPU.
 
@@ -77,6 +80,7 @@ def build(
         hidden: sizes of the hidden linear layers; () leaves the last layer alone.
         generator: on the CPU; the parameters are a pure function of its state. None: one seeded
             with 0. The global random state is neither read nor moved.
+        shapes_only: on the meta device, where the largest model takes no memory.
 
     >>> model = build("resnet-small", (3, 32, 32), classes=10)
     >>> sum(p.numel() for p in model.parameters())
@@ -98,6 +102,8 @@ def build(
     try:
         with torch.device("meta"):  # no memory, no random numbers for torch's own initialization
             model = _MAKERS[name](shape, classes, **options)
+        if shapes_only:
+            return model
         model = model.to_empty(device="cpu")
     except (RuntimeError, OverflowError, TypeError):  # TypeError: a size of more than 64 bits
         raise ValueError(f"{name} with {options} and shape {shape} is too large") from None
@@ -133,7 +139,7 @@ def load_pretrained(
 def read_safetensors(path: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file."""
     try:
-        with safe_open(path, framework="pt") as file:
+        with files.opened(path), safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
@@ -345,6 +351,9 @@ def _options(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
                 raise ValueError(unknown(option, value, _CHOICES[option]))
         else:
             _check_sizes(option, (value,) if option == "width" else value)
+        layers = sum(value) if option == "blocks" else len(value) if option == "hidden" else 0
+        if layers > MAX_LAYERS:
+            raise ValueError(f"{option}: more than {MAX_LAYERS} in all are refused: choose fewer")
         if option == "blocks" and not 1 <= len(value) <= MAX_STAGES:
             raise ValueError(f"blocks = {value!r}: one to {MAX_STAGES} stages, e.g. (2, 2, 2, 2)")
     return {**NETWORKS[name], **given}

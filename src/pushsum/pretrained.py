@@ -110,9 +110,9 @@ def write(
 def about(path: Path) -> dict[str, str]:
     """What a prepared file tells of itself; nothing if it is not one."""
     try:
-        with safe_open(path, framework="pt") as file:
+        with files.opened(path), safe_open(path, framework="pt") as file:
             return dict(file.metadata() or {})
-    except (OSError, SafetensorError):
+    except (OSError, ValueError, SafetensorError):
         return {}
 
 

@@ -391,14 +391,14 @@ def _plan(built: Experiment) -> RenderableType:
     from rich.console import Group
     from rich.table import Table
 
-    from pushsum.training import arrays
+    from pushsum.training import planned
 
     meta = built.meta()
     rows = Table(box=None, show_header=False)
     rows.add_column(style="bold")
     rows.add_column()
     certificate = meta["certificate"]
-    count, array = arrays(built), built.n * built.layout.d * 4
+    memory, count, array = planned(built)
     facts = {
         "data": f"{Path(built.config.data.name).name}: {built.dataset.size}",
         "algorithm": f"{meta['algorithm']}, {meta['weighting']} weights",
@@ -410,8 +410,7 @@ def _plan(built: Experiment) -> RenderableType:
         f"{built.steps_per_epoch:,})",
         "pushed": f"{_bytes(meta['bytes_per_step'])} per step, "
         f"{_bytes(meta['bytes_per_step'] * meta['steps'])} in all",
-        "memory": f"about {_bytes(count * array)} ({count} arrays of {_bytes(array)}) and "
-        "activations",
+        "memory": f"about {_bytes(memory)} ({count} arrays of {_bytes(array)}) and activations",
     }
     for name, fact in facts.items():
         rows.add_row(name, fact)

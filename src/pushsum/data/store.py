@@ -8,14 +8,17 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import prod
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 
 from pushsum import files
 from pushsum.names import one_line
 
+MOST_UNPACKED = 1 << 30  #: bytes that a file of any size may stand for
 Progress = Callable[[str, int, int | None], None]  #: (what is being done, done, of how many)
 
 
@@ -53,10 +56,34 @@ def read(path: Path, names: Sequence[str] = ()) -> dict[str, np.ndarray]:
     """The arrays of an .npz file, or these of them that it has; never unpickles."""
     with (
         refusing(str(path), "a readable .npz file"),
-        path.open("rb") as file,
+        files.opened(path) as file,
         np.lib.npyio.NpzFile(file, allow_pickle=False) as arrays,
     ):
-        return {name: arrays[name] for name in arrays if not names or name in names}
+        wanted = [name for name in arrays if not names or name in names]
+        assert arrays.zip is not None
+        _refuse_bombs(arrays.zip, wanted, path.stat().st_size)
+        return {name: arrays[name] for name in wanted}
+
+
+def _refuse_bombs(archive: ZipFile, names: Sequence[str], size: int) -> None:
+    """ValueError if a small file stands for arrays that may not fit in memory."""
+    total = 0
+    for name in names:
+        info = archive.getinfo(f"{name}.npy" if f"{name}.npy" in archive.namelist() else name)
+        with archive.open(info) as member:
+            version = np.lib.format.read_magic(member)
+            header = np.lib.format.read_array_header_1_0
+            header = header if version == (1, 0) else np.lib.format.read_array_header_2_0
+            shape, _, kind = header(member)
+            claimed, held = prod(shape) * kind.itemsize, info.file_size - member.tell()
+        if claimed != held and not kind.hasobject:  # which are refused in any case
+            raise ValueError(f"{name} should have {claimed:,} bytes, and has {held:,}")
+        total += held
+    if total > max(MOST_UNPACKED, 100 * size):
+        raise ValueError(
+            f"its {size:,} bytes stand for {total:,}: write it with numpy.savez, which does not "
+            "compress"
+        )
 
 
 @contextmanager

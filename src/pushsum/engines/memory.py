@@ -10,6 +10,7 @@ import ctypes
 import sys
 
 LARGE = 2**29  #: bytes of an array from which on every hole in the heap costs too much
+HOLES = 0.4  #: of the arrays in use: what lies unused between them, as measured
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # of glibc's mallopt
 
 

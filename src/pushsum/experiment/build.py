@@ -83,8 +83,10 @@ def parts(config: Config, dataset: data.Dataset) -> list[np.ndarray]:
     return split(dataset.groups, n, *options[c.kind], seed=seed)
 
 
-def model(config: Config, dataset: data.Dataset, node: int = 0) -> nn.Module:
-    """The network that a node starts from."""
+def model(
+    config: Config, dataset: data.Dataset, node: int = 0, shapes_only: bool = False
+) -> nn.Module:
+    """The network that a node starts from; `shapes_only`, of one of ours: without its memory."""
     c, shape = config.model, tuple(dataset.train_x.shape[1:])
     seed = int(stream(config.seed, "initialization", node).integers(2**62))
     if own_code.is_named(c.name):
@@ -100,8 +102,9 @@ def model(config: Config, dataset: data.Dataset, node: int = 0) -> nn.Module:
             stem=c.stem,
             hidden=c.hidden,
             generator=torch.Generator().manual_seed(seed),
+            shapes_only=shapes_only,
         )
-    if c.pretrained is not None:
+    if c.pretrained is not None:  # of shapes alone: refuses what does not fit
         models.load_pretrained(built, c.pretrained, c.fresh_last_layer)
     return built
 

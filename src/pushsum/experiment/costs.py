@@ -50,6 +50,14 @@ class Costs:
         """What all nodes send in step t."""
         return self.bytes_from(range(self.setup(t - 1).topology.n), t)
 
+    def bytes_per_step(self) -> float:
+        """The mean of all steps; of graphs that never repeat, of the first 64 exchanges."""
+        setup = self.setup(0)
+        cycle, every = setup.topology.cycle or 64, setup.every
+        exchanges = sum(self.bytes_in(every * k) for k in range(1, cycle + 1))
+        alone = self.bytes_in(1) if every > 1 else 0
+        return (exchanges / cycle + (every - 1) * alone) / every
+
     def seconds(self, t: int, compute: float, weighting: float) -> dict[str, float]:
         """What step t would take with one machine like this per node and the configured links.
 

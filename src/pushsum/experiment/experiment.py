@@ -54,7 +54,6 @@ class Experiment:
         self.config = config
         given = given or Given()
         self.device = build.device(config.device)
-        self.graphs = given.graphs or build.graphs(config)
         self.dataset = given.dataset or build.dataset(config)
         self.whole_parts = self.parts = build.parts(config, self.dataset)
         self.held_out = np.empty(0, dtype=np.int64)
@@ -62,11 +61,14 @@ class Experiment:
             self.parts, self.held_out = partition.hold_out(
                 self.parts, config.data.validation, config.seed
             )
+        self.graphs = given.graphs or build.graphs(config)
         ours = given.model is None and config.model.name in NETWORKS
-        model = build.model(config, self.dataset) if given.model is None else given.model
-        self.model = model.to(self.device)
-        self.layout = Layout.of(self.model)
-        self.feed = Feed(self.dataset, self.device, next(self.model.parameters()).dtype)
+        if given.model is not None:
+            self.model = given.model.to(self.device)
+        pattern = build.model(config, self.dataset, shapes_only=True) if ours else self.model
+        self.layout = Layout.of(pattern)
+        self.dtype = next(pattern.parameters()).dtype
+        self.feed = Feed(self.dataset, self.device, self.dtype)
         self._refuse_single_samples()
         loss = config.loss if given.loss is None else given.loss
         self.task = task(loss, self.dataset, self._outputs(ours))
@@ -81,6 +83,11 @@ class Experiment:
         self.faults = as_plan(self.plan)
         if self.setup(0).faults is not None:  # which refuses what does not go together
             failing.check(self.setup(0))
+
+    @cached_property
+    def model(self) -> nn.Module:
+        """The network that the first node starts from; made when it is needed."""
+        return build.model(self.config, self.dataset).to(self.device)
 
     def _outputs(self, ours: bool) -> Tensor:
         """Of the network, for the first two training samples; of ours the shape is known."""
@@ -220,7 +227,7 @@ class Experiment:
     @cached_property
     def costs(self) -> Costs:
         """What a step costs the network."""
-        kind = self.wire or next(self.model.parameters()).dtype
+        kind = self.wire or self.dtype
         vectors = what_is_sent(self.algorithm, self.n, self.layout.d)
         vector = self.layout.d * kind.itemsize
         return Costs(self.setup, vectors, vector, self.config.link, self.plan)
@@ -228,7 +235,6 @@ class Experiment:
     def meta(self) -> dict[str, Any]:
         """What stands beside a run besides its configuration."""
         certificate = self.graphs.certificate()
-        steps = range(1, (self.graphs.cycle or 64) * self.config.algorithm.every + 1)
         return {
             **environment(),
             "device": str(self.device),
@@ -251,7 +257,7 @@ class Experiment:
             "algorithm": self.algorithm.name,
             "weighting": self.algorithm.weighting.name,
             "faults": None if self.faults is None else self.faults.name,
-            "bytes_per_step": sum(map(self.costs.bytes_in, steps)) / len(steps),
+            "bytes_per_step": self.costs.bytes_per_step(),
             "finished": False,
         }
 

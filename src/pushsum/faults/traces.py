@@ -2,13 +2,17 @@
 
 import csv
 from collections.abc import Mapping
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from pushsum import files
 from pushsum.faults.plans import MOST_LATE, Plan
 from pushsum.faults.rules import CRASHED, LEFT, LOST, PAUSED, Away, Listed, Naps
 from pushsum.faults.values import Window
 from pushsum.names import unknown
+
+MOST_TRACE = 1 << 28  #: bytes of a trace
 
 #: What a line of a trace may say of a message or a node.
 EVENTS = ("lose", "delay", "sleep", "wake", "crash", "pause", "leave", "join")
@@ -27,9 +31,9 @@ def trace(file: str | Path) -> Plan:
     """
     path = Path(file)
     try:
-        with path.open(newline="", encoding="utf-8") as lines:
-            rows = list(csv.DictReader(lines))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        text = files.content(path, MOST_TRACE).decode()
+        rows = list(csv.DictReader(StringIO(text, newline="")))
+    except (OSError, ValueError, csv.Error) as error:
         raise ValueError(f"faults {path}: cannot be read: {error}") from None
     messages: list[tuple[int, int, int, int]] = []
     began: dict[tuple[str, int], int] = {}

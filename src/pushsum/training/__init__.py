@@ -5,7 +5,7 @@ A run directory holds `config.yaml` (resolved), `meta.json`, `records.jsonl` and
 
 from pushsum.engines.runtime import Stopped
 from pushsum.training.loop import Progress, in_memory, measured, run
-from pushsum.training.memory import arrays
+from pushsum.training.memory import arrays, planned
 from pushsum.training.records import Diverged, last_record
 from pushsum.training.saving import newest, resuming
 from pushsum.training.testing import Tested, own_copy, present, tested, trained
@@ -21,6 +21,7 @@ __all__ = [
     "measured",
     "newest",
     "own_copy",
+    "planned",
     "present",
     "resuming",
     "run",

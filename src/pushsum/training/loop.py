@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -264,9 +264,11 @@ def _go_on(
         if ends:
             break
         try:
-            _one_step(experiment, runtime, now, t + 1, compute, engine)
+            with saving.understood(now.source) if now.source else nullcontext():
+                _one_step(experiment, runtime, now, t + 1, compute, engine)
         except Abandoned:
             continue  # nothing has changed: save, and stop
+        now.source = ""
         if experiment.began(now.step) == now.step:
             engine = runtime.engine(experiment.setup(now.step))
             now.moment = engine.begin(now.moment.y)

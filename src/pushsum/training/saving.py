@@ -1,6 +1,8 @@
 """Checkpoints of a run: what is in them, and how a run goes on from one."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -29,6 +31,14 @@ def place(directory: Path, engine: str, node: int) -> Path:
     return checkpoints if engine == "simulator" else checkpoints / f"node-{node}"
 
 
+def places(directory: Path, engine: str, n: int) -> list[Path]:
+    """Where n nodes keep their checkpoints; up to the first that has none."""
+    found = [place(directory, engine, 0)]
+    while engine != "simulator" and len(found) < n and found[-1].is_dir():
+        found.append(place(directory, engine, len(found)))
+    return found
+
+
 def resuming(directory: Path, config: Config, engine: str | None = None) -> str:
     """The command that goes on with a run; without an engine it is that of the run."""
     start = "torchrun ... -m " * ("TORCHELASTIC_RUN_ID" in os.environ)
@@ -39,8 +49,11 @@ def resuming(directory: Path, config: Config, engine: str | None = None) -> str:
 
 def newest(directory: Path, engine: str, n: int) -> int | None:
     """The newest step that a run can go on from: all nodes have saved it."""
-    held = [checkpoint.generations(place(directory, engine, node)) for node in range(n)]
-    return max(set(held[0]).intersection(*held), default=None)
+    first, *others = places(directory, engine, n)
+    common = set(checkpoint.generations(first))
+    for other in others:
+        common.intersection_update(checkpoint.generations(other))
+    return max(common, default=None)
 
 
 def never_saved(directory: Path, n: int) -> bool:
@@ -93,10 +106,22 @@ def reopen(
         from_step = _newest_of_all(mine, runtime)
     step, tensors, notes = checkpoint.load(mine, from_step)
     where = f"{mine}: the checkpoint of step {step}"
-    try:
+    with understood(where):
         config = _continued(experiment, step, dict(notes["config"]))
         refuse_misfit(tensors, experiment, len(runtime.nodes), where)
         now = restored_run(runtime, experiment, config, step, tensors, notes)
+    runtime.all_gather([step])  # all nodes have what they need
+    checkpoint.drop_after(mine, step)
+    kept = runtime.on_leader(lambda: drop_records_after(directory / "records.jsonl", step))
+    now.recorded, now.source = -1 if kept is None else kept, where
+    return now
+
+
+@contextmanager
+def understood(where: str) -> Iterator[None]:
+    """ValueError if what is made of a checkpoint cannot be: it may hold anything."""
+    try:
+        yield
     except KeyError as error:
         raise ValueError(
             f"{where} lacks {error}: it is of another version of pushsum, 0.1 perhaps (meta.json "
@@ -104,21 +129,18 @@ def reopen(
         ) from None
     except (TypeError, AttributeError, IndexError, RuntimeError) as error:
         raise ValueError(f"{where} is not that of such a run: {one_line(error)}") from None
-    runtime.all_gather([step])  # all nodes have what they need
-    checkpoint.drop_after(mine, step)
-    kept = runtime.on_leader(lambda: drop_records_after(directory / "records.jsonl", step))
-    now.recorded = -1 if kept is None else kept
-    return now
 
 
 def refuse_misfit(tensors: dict[str, Tensor], experiment: Experiment, n: int, where: str) -> None:
     """ValueError if what n nodes have saved is not of the experiment's network."""
-    kind = next(experiment.model.parameters()).dtype
-    expected = {"x": (kind, (n, experiment.layout.d)), "a": (torch.float64, (n,))}
-    for name, buffer in experiment.model.named_buffers():
-        if f"buffers.{name}" in tensors:
-            expected[f"buffers.{name}"] = (buffer.dtype, (n, *buffer.shape))
-    for name, (dtype, shape) in expected.items():
+
+    def expected() -> Iterator[tuple[str, torch.dtype, tuple[int, ...]]]:
+        yield "x", experiment.dtype, (n, experiment.layout.d)
+        yield "a", torch.float64, (n,)
+        for name, buffer in experiment.model.named_buffers():  # which fits, so it can be made
+            yield f"buffers.{name}", buffer.dtype, (n, *buffer.shape)
+
+    for name, dtype, shape in expected():
         t = tensors[name]
         if (t.dtype, t.shape) != (dtype, shape):
             raise ValueError(

@@ -25,6 +25,7 @@ class RunState:
     modelled: dict[str, float]
     losses: list[float]  #: of the steps that the next record tells of, or this step's
     recorded: int = -1  #: the last step that has a record
+    source: str = ""  #: the checkpoint it is from, which may hold anything until a step was taken
 
     @property
     def step(self) -> int:

@@ -100,16 +100,28 @@ def _restored(directory: Path, trust: bool) -> tuple[Experiment, int, Nodes]:
     except (ValueError, AttributeError) as error:
         raise ValueError(f"{about} is damaged: {one_line(error)}") from None
     step, tensors = _all_nodes(directory, engine, settings.topology.nodes)
-    built = Experiment(settings)
     where = f"{directory}: the checkpoint of step {step}"
-    saving.refuse_misfit(tensors, built, settings.topology.nodes, where)
+    built = Experiment(settings)
+    with saving.understood(where):
+        return built, step, _nodes(directory, engine, built, step, tensors, where)
+
+
+def _nodes(
+    directory: Path,
+    engine: str,
+    built: Experiment,
+    step: int,
+    tensors: dict[str, Tensor],
+    where: str,
+) -> Nodes:
+    saving.refuse_misfit(tensors, built, built.n, where)
     tensors = {name: value.to(built.device) for name, value in tensors.items()}
     buffers = {k.removeprefix("buffers."): v for k, v in tensors.items() if k.startswith("buffers")}
     x, a = tensors["x"], tensors["a"]
     if built.faults is not None:
         found = checkpoint.load(saving.place(directory, engine, 0), step)
         now = saving.restored_run(OneProcess(built.n), built, built.config, *found)
-        return built, step, present(built, now)
+        return present(built, now)
     y = protocol.corrected(x, a)
     if built.algorithm.holds_mass:
         for name, value in tensors.items():
@@ -117,7 +129,7 @@ def _restored(directory: Path, trust: bool) -> tuple[Experiment, int, Nodes]:
                 x = x + value
             elif name.startswith("kept.1."):
                 a = a + value
-    return built, step, Nodes(x, a, y, buffers, list(range(built.n)))
+    return Nodes(x, a, y, buffers, list(range(built.n)))
 
 
 def present(built: Experiment, now: RunState) -> Nodes:
@@ -148,9 +160,10 @@ def _without_method(content: dict[str, Any]) -> dict[str, Any]:
 
 def _all_nodes(directory: Path, engine: str, n: int) -> tuple[int, dict[str, Tensor]]:
     """The newest generation that every node has, put together."""
-    places = dict.fromkeys(saving.place(directory, engine, node) for node in range(n))
     step = saving.newest(directory, engine, n)
-    parts = [checkpoint.load(place, step) for place in places]
+    if step is None:
+        raise ValueError(f"{directory}: there is no checkpoint that every node has")
+    parts = [checkpoint.load(place, step) for place in saving.places(directory, engine, n)]
     others = [n for n in parts[0].tensors if n.startswith(("buffers.", "kept."))]
     try:
         whole = {name: torch.cat([p.tensors[name] for p in parts]) for name in ("x", "a", *others)}
