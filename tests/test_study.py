@@ -226,7 +226,7 @@ def test_runs_under_faults_are_told_apart_and_paired():
     time = TEXTS["faults-straggler"](found)
     assert "| SGP, waits | 51 | – | 50.00" in time
     assert "| asynchronous push | 11 | – | 49.00 ± 0.00 (2 seeds) | **-1.00" in time
-    assert TEXTS["faults-planned"](found) == "planned 120, run 10, diverged 2"
+    assert TEXTS["planned"](found, "faults") == "planned 120, run 10, 2 of which diverged"
     for name, *arguments in (("faults", "random"), ("faults-gaps",), ("faults-straggler",)):
         assert TEXTS[name]([], *arguments).count("–") > 6
 
@@ -242,7 +242,11 @@ def test_every_sweep_is_run_and_every_row_is_of_a_cell():
 
 
 def test_what_has_been_measured_is_not_missing():
-    later = {name for name in running.SWEEPS if name.startswith("finetune-")} | {"fresh", "faults"}
+    later = {name for name in running.SWEEPS if name.startswith("finetune-")} | {
+        "fresh",
+        "faults",
+        "methods",
+    }
     assert {name: running.missing(name) for name in running.SWEEPS if name not in later} == {
         name: [] for name in running.SWEEPS if name not in later
     }

@@ -9,6 +9,7 @@ from study.texts import (
     family,
     faults,
     finetuning,
+    plans,
     published,
     table1,
     time,
@@ -25,5 +26,6 @@ TEXTS: dict[str, Text] = (
     | family.TEXTS
     | time.TEXTS
     | finetuning.TEXTS
+    | plans.TEXTS
     | faults.TEXTS
 )

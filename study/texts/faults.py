@@ -5,7 +5,6 @@ from statistics import fmean
 
 from study.collect import read
 from study.numbers import FAR_FIRST, Ended, difference
-from study.run import cells
 from study.words import Text, percent, points, table
 
 WHERE = ("exponential", "random")
@@ -42,14 +41,6 @@ def _failing(run: Ended) -> str:
 def ended(some: list[Ended], topology: str = "") -> list[Ended]:
     """Those that did not diverge, on one topology or on all."""
     return [r for r in some if not r.values.get("diverged") and topology in ("", r.topology)]
-
-
-def planned(found: list[Ended]) -> str:
-    """How far the sweep is."""
-    here = [run for run in found if run.sweep == "faults"]
-    return (
-        f"planned {len(cells('faults'))}, run {len(here)}, diverged {len(here) - len(ended(here))}"
-    )
 
 
 def accuracies(found: list[Ended], topology: str) -> str:
@@ -146,7 +137,6 @@ def picture(found: list[Ended]) -> str:
 
 
 TEXTS: dict[str, Text] = {
-    "faults-planned": planned,
     "faults": accuracies,
     "faults-gaps": differences,
     "faults-straggler": straggler,

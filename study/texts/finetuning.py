@@ -6,7 +6,6 @@ from statistics import fmean
 from pushsum.report.paper import authors
 from study.collect import read
 from study.numbers import METHODS, TOPOLOGIES, Ended, difference
-from study.run import cells, missing
 from study.words import TITLES, Text, percent, points, table
 
 EPOCHS = ("1.0", "2.0", "3.0")
@@ -95,23 +94,8 @@ def controls(found: list[Ended]) -> str:
     return table([*headings, "− SGP (pairs)", "GB"], rows)
 
 
-def planned(found: list[Ended], *sweeps: str) -> str:
-    """What was planned and what has run: `planned:faults`."""
-    every = sum(len(cells(name)) for name in sweeps)
-    left = sum(len(missing(name)) for name in sweeps)
-    return f"Planned: {every} runs. Run: {every - left}."
-
-
-def hours(found: list[Ended], *sweeps: str) -> str:
-    """Machine time of the finished runs of some sweeps, in core hours: `hours:faults`."""
-    seconds = sum(run["seconds"] for run in found if run.sweep in sweeps)
-    return f"{seconds / 3600:.1f} core hours"
-
-
 TEXTS: dict[str, Text] = {
     "finetuning": curves,
     "finetuning-pairs": pairs,
     "finetuning-controls": controls,
-    "planned": planned,
-    "hours": hours,
 }
