@@ -8,13 +8,13 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from pushsum.engines.arithmetic import BLOCK
+from pushsum.engines.arithmetic import BLOCK, column_blocks
 from pushsum.weighting import dense
 
 FEW_NODES = 256  #: up to here an (n, n) matrix is cheap; above, only lists of edges are kept
-FEW_TURNS = 64  #: messages of a node that are taken one by one for all nodes at once
 SPARSE = 16  #: a matrix product does this many zeros in the time of one gathered row
 WORK = 2**15  #: float64 numbers that stay in a core's cache while they are added up
+SPACE = 2**23  #: float64 numbers that are held at a time, of many nodes
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,58 +85,64 @@ def mixer(graph: Graph, weights: Tensor, wire: torch.dtype | None = None) -> "Mi
         wire: the dtype that values travel in; None: their own. A sender keeps what rounding took
             from the receivers, so that the sum over all nodes stays what it was.
     """
-    n = graph.n
-    few_turns = n <= FEW_NODES or int(graph.in_degree.max()) <= FEW_TURNS
-    in_order = _sums_by_turn if few_turns else _segment_sums
-    quick = _product if n <= FEW_NODES and SPARSE * len(weights) > n**2 else in_order
+    in_order = _sums_by_turn if graph.n <= FEW_NODES else _segment_sums
+    full = graph.n <= FEW_NODES and SPARSE * len(weights) > graph.n**2
 
     @cache
     def sums(exact: bool, device: torch.device) -> Sums:
-        return (in_order if exact else quick)(graph, weights.to(device))
+        return (_product if full and not exact else in_order)(graph, weights.to(device))
 
     def mix(value: Tensor, out: Tensor | None = None) -> Tensor:
-        add_up = sums(value.dtype == torch.float64, value.device)
         held = torch.empty_like(value) if out is None else out
-        width = max(1, WORK // n)
-        room = torch.empty(2, n * width, dtype=torch.float64, device=value.device)
-        for first in range(0, value.shape[1], width):
-            some = slice(first, first + width)
-            own = value[:, some]
-            sent, total = room[:, : own.numel()].unflatten(1, own.shape)
-            sent.copy_(own if wire is None else own.to(wire))
-            add_up(sent, total)
-            if wire is not None:
-                total += own.double() - sent
-            held[:, some] = total
+        sums(value.dtype == torch.float64, value.device)(value, wire, held)
         return held
 
     return mix
 
 
-Sums = Callable[[Tensor, Tensor], object]  #: (n, k) float64, and where their sums are written
+Sums = Callable[[Tensor, torch.dtype | None, Tensor], None]  #: values, wire, where sums are written
+
+
+def _arriving(value: Tensor, wire: torch.dtype | None) -> Tensor:
+    """What is received of a value."""
+    return (value if wire is None else value.to(wire)).double()
 
 
 def _product(graph: Graph, weights: Tensor) -> Sums:
     W = dense(graph.n, graph.senders, graph.receivers, weights).to(weights.device)
-    return lambda sent, total: torch.mm(W, sent, out=total)
+    width = WORK // graph.n
+
+    def add_up(value: Tensor, wire: torch.dtype | None, held: Tensor) -> None:
+        room = torch.empty(2, graph.n * width, dtype=torch.float64, device=value.device)
+        for some in column_blocks(value.shape[1], width):
+            own = value[:, some]
+            sent, total = room[:, : own.numel()].unflatten(1, own.shape)
+            sent.copy_(own if wire is None else own.to(wire))
+            torch.mm(W, sent, out=total)
+            held[:, some] = total if wire is None else total.add_(own.double() - sent)
+
+    return add_up
 
 
 def _sums_by_turn(graph: Graph, weights: Tensor) -> Sums:
     """Sums by receiver, in the order of the senders: the k-th message of every node at a time."""
-    device, w = weights.device, weights[:, None]
+    device, w, width = weights.device, weights[:, None], WORK // graph.n
     messages = [
         (senders.to(device), receivers.to(device), w[edges.to(device)])
         for edges, (senders, receivers) in zip(graph.turns, graph.ends, strict=True)
     ]
 
-    def add_up(sent: Tensor, total: Tensor) -> None:
-        total.zero_()
-        for sent_by, received_by, weight in messages:
-            given = sent.index_select(0, sent_by).mul_(weight)
-            if len(received_by) == graph.n:
-                total += given
-            else:
-                total[received_by] += given
+    def add_up(value: Tensor, wire: torch.dtype | None, held: Tensor) -> None:
+        for some in column_blocks(value.shape[1], width):
+            own = value[:, some]
+            sent, total = _arriving(own, wire), torch.zeros_like(own, dtype=torch.float64)
+            for senders, receivers, weight in messages:
+                given = sent.index_select(0, senders).mul_(weight)
+                if len(receivers) == graph.n:
+                    total += given
+                else:
+                    total[receivers] += given
+            held[:, some] = total if wire is None else total.add_(own.double() - sent)
 
     return add_up
 
@@ -144,12 +150,18 @@ def _sums_by_turn(graph: Graph, weights: Tensor) -> Sums:
 def _segment_sums(graph: Graph, weights: Tensor) -> Sums:
     """Sums by receiver, in the order of the senders: some messages at a time."""
     senders, receivers = graph.senders.to(weights.device), graph.receivers.to(weights.device)
+    width = max(8, min(64, SPACE // graph.n))
 
-    def add_up(sent: Tensor, total: Tensor) -> None:
-        total.zero_()
-        for first in range(0, len(senders), BLOCK):
-            some = slice(first, first + BLOCK)
-            given = sent.index_select(0, senders[some]).mul_(weights[some, None])
-            total.index_add_(0, receivers[some], given)
+    def add_up(value: Tensor, wire: torch.dtype | None, held: Tensor) -> None:
+        for some in column_blocks(value.shape[1], width):
+            own = value[:, some]
+            total = torch.zeros(own.shape, dtype=torch.float64, device=value.device)
+            for first in range(0, len(senders), BLOCK):
+                few = slice(first, first + BLOCK)
+                given = _arriving(own.index_select(0, senders[few]), wire)
+                total.index_add_(0, receivers[few], given.mul_(weights[few, None]))
+            held[:, some] = (
+                total if wire is None else total.add_(own.double() - _arriving(own, wire))
+            )
 
     return add_up

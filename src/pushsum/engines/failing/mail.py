@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pushsum.engines.arithmetic import BLOCK
-from pushsum.engines.mixing import FEW_NODES, FEW_TURNS, Graph, mixer
+from pushsum.engines.mixing import FEW_NODES, Graph, mixer
 
 if TYPE_CHECKING:
     from pushsum.engines.failing.exchange import Failing
@@ -143,20 +143,13 @@ def spread(graph: Graph, weights: Tensor, slots: Tensor, depth: int) -> Spread:
         W = torch.zeros(depth * n, n, dtype=torch.float64)
         W[target, graph.senders] = weights
         return lambda sent: torch.mm(W.to(sent.device), sent.double()).view(depth, n, -1)
-    few = int(graph.in_degree.max()) <= FEW_TURNS
-    turns = graph.turns if few else [torch.arange(len(weights))]
-    sources = [(graph.senders[k], target[k], weights[k, None]) for k in turns]
 
     def add_up(sent: Tensor) -> Tensor:
         held = torch.zeros(depth * n, sent.shape[1], dtype=torch.float64, device=sent.device)
-        for senders, places, weight in sources:
-            if few:  # one message for each receiver at most
-                held[places] += sent[senders].double().mul_(weight)
-                continue
-            for first in range(0, len(senders), BLOCK):
-                part = slice(first, first + BLOCK)
-                given = sent[senders[part]].double().mul_(weight[part])
-                held.index_add_(0, places[part], given)
+        for first in range(0, len(weights), BLOCK):
+            some = slice(first, first + BLOCK)
+            given = sent[graph.senders[some]].double().mul_(weights[some, None])
+            held.index_add_(0, target[some], given)
         return held.view(depth, n, -1)
 
     return add_up
