@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 LONG = 2**15  #: rows from here on are taken in blocks
-BLOCK = 2**16  #: elements of a work array that stay in a core's cache
+BLOCK = 2**18  #: elements of a row that are taken at a time: several threads share them
 
 
 def column_blocks(d: int, width: int) -> list[slice]:

@@ -13,7 +13,7 @@ from pushsum.weighting import dense
 
 FEW_NODES = 256  #: up to here an (n, n) matrix is cheap; above, only lists of edges are kept
 SPARSE = 16  #: a matrix product does this many zeros in the time of one gathered row
-WORK = 2**15  #: float64 numbers that stay in a core's cache while they are added up
+WORK = 2**18  #: float64 numbers that are added up at a time
 SPACE = 2**23  #: float64 numbers that are held at a time, of many nodes
 
 

@@ -69,15 +69,17 @@ class Assembly:
                 place[:, some] = part
             return place
 
-        def apart(part: Tensor) -> Tensor:
-            """Not in memory that is about to be written over."""
+        def apart(place: Tensor, part: Tensor) -> Tensor:
+            """Not in memory that is about to be written over, unless it is where it belongs."""
+            if place.ndim == 2 and part.is_set_to(place[:, some]):
+                return part
             return part.clone() if part.untyped_storage().data_ptr() in own else part
 
         if self.whole is None:
             self.whole = mapped(room, tree)
         elif self.copies:  # the next state may hold parts of the last one in other places
             own = {place.untyped_storage().data_ptr() for place in leaves(self.whole)}
-            tree = mapped(apart, tree)
+            tree = mapped(apart, self.whole, tree)
         self.whole = mapped(put, self.whole, tree)
 
 

@@ -22,7 +22,7 @@ from pushsum.engines.engine import Known, Moment, Setup
 from pushsum.protocol import Got, Gradient, Sent, State, Step
 from pushsum.weighting import View
 
-BUCKET = 16 * BLOCK  #: elements that travel as one message
+BUCKET = 4 * BLOCK  #: elements that travel as one message
 
 
 class Exchange:
@@ -96,18 +96,18 @@ class Exchange:
         return column_blocks(d, BUCKET if self.setup.algorithm.elementwise else d)
 
     def round(
-        self, t: int, state: State, memory: Memory | None, last: bool
+        self, t: int, state: State, memory: Memory | None, last: bool, in_place: bool
     ) -> MessageRound | SumRound | None:
         """The exchange of step t, if there is one.
 
-        `last`: whether the tensors of the memory may be written over.
+        `last`: whether the tensors of the memory may be written over; `in_place`: what is sent.
         """
         number = self.setup.exchange_of(t)
         if number == 0 or not any(self.vectors(state.x.shape[1])[:2]):
             return None
         if self._by_all_reduce(number) and state.x.dtype in (torch.float32, torch.float64):
-            return SumRound(self, t, number, state, memory)
-        return MessageRound(self, t, number, state, memory, last)
+            return SumRound(self, t, number, state, memory, in_place)
+        return MessageRound(self, t, number, state, memory, last, in_place)
 
     def average(self, value: Tensor) -> Tensor:
         """The mean over all nodes, at every node, by a ring of messages."""
@@ -198,6 +198,9 @@ class NodeStep:
     def absorb(self, some: slice, move: Tensor) -> None:
         """Line 2: what the optimizer has made of these columns, and what is to be sent of it."""
         state, carried, step = self._of(some, self.state, self.carried, self.step)
+        if self._sends_x:  # as `push_moved`, in place
+            state.x.add_(move)
+            return
         self.sent.add(some, self.algorithm.send(state, carried, move, step))
         if not self._plain:
             self._moves.add(some, move)
@@ -209,7 +212,7 @@ class NodeStep:
         while self._unsent and self._unsent[-1].start >= known:
             if len(self._unsent) == len(self.buckets):
                 now = self.step.t, self.state, self.memory, self._last
-                self.round = self.exchange.round(*now)
+                self.round = self.exchange.round(*now, in_place=self._sends_x)
             bucket = self._unsent.pop()
             (sent,) = self._of(bucket, self.sent.whole)
             check(bucket, sent)

@@ -29,7 +29,7 @@ from pushsum.protocol import Algorithm, Sent, State, Step
 from pushsum.topology import Topology
 from pushsum.weighting import Matrix, Weighting, warnings
 
-PIECE = 2**16  #: elements that stay in a core's cache while they are worked on
+PIECE = 2**18  #: elements that stay in a core's cache while they are worked on
 
 
 class PushSum:

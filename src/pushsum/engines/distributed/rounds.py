@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pushsum.engines.distributed.exchange import Exchange
 
 MOST = 64  #: vectors that a method may send
-PIECE = 2**15  #: elements of a vector that stay in a core's cache while they are added up
+PIECE = 2**16  #: elements of a vector that stay in a core's cache while they are added up
 
 
 class SumRound:
@@ -34,12 +34,19 @@ class SumRound:
     """
 
     def __init__(
-        self, exchange: "Exchange", t: int, number: int, state: State, memory: Memory | None
+        self,
+        exchange: "Exchange",
+        t: int,
+        number: int,
+        state: State,
+        memory: Memory | None,
+        in_place: bool,
     ) -> None:
         self.t, self.n, self.memory = t, exchange.peers.n, memory
         self.mail = Mail(exchange.peers, t, exchange.ledger)
         self.tag = _tags(exchange.buckets(state.x.shape[1]))
         self.weights = exchange.weights(number, memory)
+        self.in_place = in_place
         self._head = _head(state, t, float(state.a))
         self._sums: dict[int, tuple[Sent, dict[int, Tensor]]] = {}
 
@@ -47,7 +54,10 @@ class SumRound:
         if self.mail.unused:
             self.mail.post_sum(0, self._head)
         values = enumerate((*sent.push, *sent.pull))
-        sums = {self.tag(bucket, place): value[0].clone() for place, value in values}
+        sums = {
+            self.tag(bucket, place): value[0] if self.in_place else value[0].clone()
+            for place, value in values
+        }
         self._sums[bucket.start] = sent, sums
         for tag, value in sums.items():
             self.mail.post_sum(tag, value)
@@ -83,6 +93,7 @@ class MessageRound:
         state: what this node holds before it.
         memory: what the exchange before left.
         last: whether the memory's tensors may be written over.
+        in_place: whether what arrives is written over what was sent.
     """
 
     def __init__(
@@ -93,7 +104,9 @@ class MessageRound:
         state: State,
         memory: Memory | None,
         last: bool,
+        in_place: bool,
     ) -> None:
+        self.in_place = in_place
         self.t, self.number, self.ledger = t, number, exchange.ledger
         self.node, self.own_a = exchange.peers.rank, state.a
         self.dtype = state.x.dtype
@@ -145,11 +158,11 @@ class MessageRound:
         exposed = ["weighting_exposed"] if self.mail.complete else []
         with self.ledger.spend("weighting", *exposed):
             self.buffers.look(bucket, outs[self.compared], float(self.own_a), known)
+        for place in range(len(outs)):
+            self.mail.wait_for_sent(self.tag(bucket, place))
         with self.ledger.spend("mixing"):
             values = (*sent.push, *sent.pull)
             held = [self._held(k, values[k], out, bucket) for k, out in enumerate(outs)]
-        for place in range(len(outs)):
-            self.mail.wait_for_sent(self.tag(bucket, place))
         kept = torch.tensor([self.given[self.node]], dtype=torch.float64)
         return _got(self.a, sent, held, kept)
 
@@ -190,7 +203,7 @@ class MessageRound:
         pushed, nodes = place < self.pushes, sorted([self.node, *self.sources])
         weights = [self.scalars[j][1] if pushed else 1 / len(nodes) for j in nodes]
         parts = [out if j == self.node else self._in[place][j][bucket] for j in nodes]
-        held = torch.empty_like(value)
+        held = value if self.in_place else torch.empty_like(value)
         for some in column_blocks(len(out), PIECE):
             total = _sum_of([part[some] for part in parts], weights, value.dtype)
             if pushed and out.dtype != value.dtype:  # what rounding took stays here
@@ -232,7 +245,7 @@ def _sum_of(parts: Sequence[Tensor], weights: Sequence[float], dtype: torch.dtyp
         for part, w in zip(parts[1:], weights[1:], strict=True):
             total += part.double() * w
         return total
-    rows = torch.empty(len(parts), len(parts[0]), dtype=torch.float64, device=parts[0].device)
-    for row, part in zip(rows, parts, strict=True):
-        row.copy_(part)
-    return torch.mv(rows.T, torch.tensor(weights, dtype=torch.float64, device=rows.device))
+    total = parts[0].double().mul_(weights[0])
+    for part, w in zip(parts[1:], weights[1:], strict=True):
+        total.add_(part, alpha=w)
+    return total
