@@ -15,9 +15,9 @@ def planned(found: list[Ended], *sweeps: str) -> str:
 
 
 def hours(found: list[Ended], *sweeps: str) -> str:
-    """Machine time of the finished runs of some sweeps: `hours:faults`."""
+    """How long the finished runs of some sweeps took, one core each: `hours:faults`."""
     seconds = sum(run["seconds"] for run in found if run.sweep in sweeps)
-    return f"{seconds / 3600:.1f} core hours"
+    return f"{seconds / 3600:.1f} hours"
 
 
 TEXTS: dict[str, Text] = {"planned": planned, "hours": hours}
