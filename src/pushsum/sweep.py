@@ -109,7 +109,7 @@ def read(
         typed += values
         if any(key in cell for cell in cells):  # what the cells differ in is chosen, not changed
             wanted = {str(value).lower() for value in values}
-            cells = [cell for cell in cells if str(cell.get(key)).lower() in wanted]
+            cells = [c for c in cells if key in c and str(c[key]).lower() in wanted]
             if not cells:
                 raise ValueError(f"override {override!r}: no cell of the recipe has that value")
         else:
