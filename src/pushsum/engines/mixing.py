@@ -31,17 +31,16 @@ class Graph:
         return torch.bincount(self.receivers, minlength=self.n)
 
     @cached_property
-    def turns(self) -> list[Tensor]:
-        """The first edge of every receiver, the second of every one that has two, ..."""
+    def turns(self) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """The first edge of every receiver, the second of every one that has two, ...
+
+        Of each turn the places among the edges, the senders and the receivers.
+        """
         order = self.receivers.argsort(stable=True)  # for each, in the order of the senders
         first = torch.searchsorted(self.receivers[order], torch.arange(self.n))
         turn = torch.arange(len(order)) - first[self.receivers[order]]
-        return [order[turn == k] for k in range(int(turn.max()) + 1)]
-
-    @cached_property
-    def ends(self) -> list[tuple[Tensor, Tensor]]:
-        """The senders and receivers of each turn."""
-        return [(self.senders[k], self.receivers[k]) for k in self.turns]
+        edges = [order[turn == k] for k in range(int(turn.max()) + 1)]
+        return [(some, self.senders[some], self.receivers[some]) for some in edges]
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +128,7 @@ def _sums_by_turn(graph: Graph, weights: Tensor) -> Sums:
     device, w, width = weights.device, weights[:, None], WORK // graph.n
     messages = [
         (senders.to(device), receivers.to(device), w[edges.to(device)])
-        for edges, (senders, receivers) in zip(graph.turns, graph.ends, strict=True)
+        for edges, senders, receivers in graph.turns
     ]
 
     def add_up(value: Tensor, wire: torch.dtype | None, held: Tensor) -> None:

@@ -239,18 +239,13 @@ def _got(a: Tensor, sent: Sent, held: Sequence[Tensor], kept: Tensor) -> Got:
 def _sum_of(parts: Sequence[Tensor], weights: Sequence[float], dtype: torch.dtype) -> Tensor:
     """sum_j w_j part_j, to be rounded once: in float64, where float32 would round more often.
 
-    For float64 in the order given, one rounded product after the other, as the simulator does it.
+    In the order given, one rounded product after the other, as the simulator does it in float64.
     """
     exact = all(frexp(w)[0] == 0.5 for w in weights)  # products with powers of two
     if parts[0].dtype == dtype == torch.float32 and len(parts) <= 2 and exact:
         total = parts[0] * weights[0]
         return total.add_(parts[1], alpha=weights[1]) if len(parts) == 2 else total
-    if dtype == torch.float64:
-        total = parts[0].double() * weights[0]
-        for part, w in zip(parts[1:], weights[1:], strict=True):
-            total += part.double() * w
-        return total
-    total = parts[0].double().mul_(weights[0])
+    total = parts[0].double() * weights[0]
     for part, w in zip(parts[1:], weights[1:], strict=True):
-        total.add_(part, alpha=w)
+        total += part.double() * w
     return total
