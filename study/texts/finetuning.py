@@ -4,21 +4,23 @@ from collections.abc import Iterable
 from statistics import fmean
 
 from pushsum.report.paper import authors
+from pushsum.report.paper import table1 as paper_table
 from study.collect import read
 from study.numbers import METHODS, TOPOLOGIES, Ended, difference
 from study.words import TITLES, Text, percent, points, table
 
 EPOCHS = ("1.0", "2.0", "3.0")
 TABLE1 = ("finetune-table1", "finetune-seeds")
-CONTROLS = {  #: row -> sweep, algorithm, weighting, and what `changed` holds
-    "SGAP, lazy weights that give as much": ("SGAP", "lazy(c=0.088)", "", 0.01),
-    "SGAP, far-first weights": ("SGAP", "far-first(c=1, v=0.1)", "", 0.01),
-    "SGP, a third of the step size": ("SGP", "uniform", "", 0.0033333333),
-    "SGAP, a third of the step size": ("SGAP", "moreau(k=0.1, v=0.1)", "", 0.0033333333),
-    "SGP, three times the step size": ("SGP", "uniform", "", 0.03),
-    "SGAP, three times the step size": ("SGAP", "moreau(k=0.1, v=0.1)", "", 0.03),
-    "SGP, frozen BatchNorm": ("SGP", "uniform", "model.norm=frozen", 0.01),
-    "SGAP, frozen BatchNorm": ("SGAP", "moreau(k=0.1, v=0.1)", "model.norm=frozen", 0.01),
+MOREAU, FAR_FIRST = "moreau(k=0.1, v=0.1)", "far-first(c=1, v=0.1)"
+CONTROLS = {  #: row -> algorithm, weighting, step size, and whether BatchNorm is frozen
+    "SGAP, lazy weights that give as much": ("SGAP", "lazy(c=0.088)", 0.01, False),
+    "SGAP, far-first weights": ("SGAP", FAR_FIRST, 0.01, False),
+    "SGP, a third of the step size": ("SGP", "uniform", 0.0033333333, False),
+    "SGAP, a third of the step size": ("SGAP", MOREAU, 0.0033333333, False),
+    "SGP, three times the step size": ("SGP", "uniform", 0.03, False),
+    "SGAP, three times the step size": ("SGAP", MOREAU, 0.03, False),
+    "SGP, frozen BatchNorm": ("SGP", "uniform", 0.01, True),
+    "SGAP, frozen BatchNorm": ("SGAP", MOREAU, 0.01, True),
 }
 
 
@@ -63,39 +65,61 @@ def pairs(found: list[Ended]) -> str:
 
 
 def controls(found: list[Ended]) -> str:
-    """The controls on Full: accuracy of the average, of the nodes, and with fresh statistics."""
-    usual = {run.seed: run for run in of(found, TABLE1, "SGP", "full")}
-    groups = {name: of(found, TABLE1, name, "full") for name in ("SGP", "SGAP")}
-    for name, (algorithm, weighting, changed, lr) in CONTROLS.items():
+    """The controls on Full: what they are, and exchanges that come less often."""
+    groups = {}
+    for name, wanted in CONTROLS.items():
         groups[name] = [
             run
-            for run in of(found, ["finetune-controls"], algorithm, "full")
-            if run.weighting == weighting
-            and changed in run.changed
-            and (changed or "frozen" not in run.changed)
-            and abs(run["algorithm.lr"] - lr) < 1e-9
+            for run in found
+            if run.sweep == "finetune-controls"
+            and (run.algorithm, run.weighting, run["algorithm.lr"], "frozen" in run.changed)
+            == wanted
         ]
-    groups |= {
-        f"SGP, an exchange every {H} steps": [
+    for H in (4, 12, 32):
+        groups[f"SGP, an exchange every {H} steps"] = [
             run
-            for run in of(found, ["finetune-seldom"], "SGP", "full")
-            if f"algorithm.every={H}" in run.changed.split()
+            for run in found
+            if run.sweep == "finetune-seldom" and f"algorithm.every={H}" in run.changed.split()
         ]
-        for H in (4, 12, 32)
-    }
+    return _beside_sgp(found, "full", groups)
+
+
+def on_random(found: list[Ended]) -> str:
+    """The controls on Random."""
+    far = of(found, ["finetune-random"], "SGAP", "random")
+    return _beside_sgp(found, "random", {"SGAP, far-first weights": far})
+
+
+def _beside_sgp(found: list[Ended], topology: str, groups: dict[str, list[Ended]]) -> str:
+    """The average, the nodes' own models, fresh statistics, and pairs with SGP of Table 1."""
+    usual = {name: of(found, TABLE1, name, topology) for name in ("SGP", "SGAP")}
+    uniform = {run.seed: run["accuracy"] for run in usual["SGP"]}
     rows = []
-    for name, some in groups.items():
-        gaps = [run["accuracy"] - usual[run.seed]["accuracy"] for run in some if run.seed in usual]
-        against = f"{100 * fmean(gaps):+.2f} ({len(gaps)})" if gaps else "–"
+    for name, some in (usual | groups).items():
+        gaps = [run["accuracy"] - uniform[run.seed] for run in some if run.seed in uniform]
+        against = f"{100 * fmean(gaps):+.2f} ({len(gaps)})" if gaps and name != "SGP" else "–"
         traffic = f"{fmean(run['gigabytes'] for run in some):.0f}" if some else "–"
         columns = ("accuracy", "nodes' accuracy", "recomputed accuracy")
         rows.append([name, *(percent(some, column) for column in columns), against, traffic])
-    headings = ["on Full, after epoch 3", "accuracy, %", "nodes' own", "recomputed"]
+    headings = ["after epoch 3", "accuracy, %", "nodes' own", "recomputed"]
     return table([*headings, "− SGP (pairs)", "GB"], rows)
+
+
+def to_the_end(found: list[Ended]) -> str:
+    """SGP and SGAP on Full after 24 epochs, with the paper's figure in brackets."""
+    rows = []
+    for method in ("SGP", "SGAP"):
+        here = of(found, ["finetune-end"], method, "full")
+        theirs = paper_table()["resnet18", "cifar10", method, "full"].accuracy
+        reached, own = (percent(here, column) for column in ("accuracy", "nodes' accuracy"))
+        rows.append([method, f"{reached} ({theirs:.2f})", own])
+    return table(["after 24 epochs", "accuracy, %", "nodes' own"], rows)
 
 
 TEXTS: dict[str, Text] = {
     "finetuning": curves,
     "finetuning-pairs": pairs,
     "finetuning-controls": controls,
+    "finetuning-random": on_random,
+    "finetuning-end": to_the_end,
 }
