@@ -16,6 +16,8 @@ from tempfile import TemporaryDirectory
 from rich.console import Console
 from rich.table import Table
 
+from pushsum.names import unknown
+
 ROOT = Path(__file__).parent.parent
 ROUNDS = 3
 
@@ -131,6 +133,7 @@ if __name__ == "__main__":
     parser.add_argument("commit")
     parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
     options = parser.parse_args()
-    if unknown := set(options.cases) - set(CASES):
-        parser.error(f"unknown {unknown}: choose among {', '.join(CASES)}")
+    for case in options.cases:
+        if case not in CASES:
+            parser.error(unknown("case", case, CASES))
     main(options.commit, options.cases or list(CASES))

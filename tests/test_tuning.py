@@ -191,3 +191,12 @@ def test_a_step_size_that_methods_with_other_momentum_share_is_warned_of(words, 
     found = sweep.warnings(sweep.read(None, words))
     assert [text.startswith(said) for text in found] == ([] if said is None else [True])
     assert sweep.warnings(sweep.read(None, words, tune=TUNE)) == []
+
+
+def test_an_override_chooses_among_the_cells_that_have_the_key(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("sweep: {cells: [{seed: 1}, {faults.loss: 0.3, faults.accounting: none}]}\n")
+    cells = sweep.read(str(path), ["faults.accounting=none"])
+    assert [cell.config.faults.accounting for cell in cells] == ["none"]
+    with pytest.raises(ValueError, match="no cell of the recipe has that value"):
+        sweep.read(str(path), ["faults.loss=none"])
