@@ -283,6 +283,8 @@ def test_the_missing_cells_are_listed(small_study, capsys):
     ]
     running.main(["--dry-run", "alone"])
     assert capsys.readouterr().out == "alone/run\n1 cell\n"
+    running.main(["--dry-run", "*/2", "seeds"])
+    assert capsys.readouterr().out == "seeds/2\nseeds/0\n2 cells\n"
     assert not (small_study / "runs").exists()
 
 
