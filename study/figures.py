@@ -8,6 +8,7 @@ from pushsum.drawing.charts import Panel, Series, chart_svg
 from study import RESULTS
 from study.collect import read
 from study.numbers import METHODS, TOPOLOGIES, Ended, of, spread
+from study.texts import methods
 from study.texts.faults import WHERE, under_loss
 
 ROWS = {  #: in the picture -> in `METHODS` and `OTHERS`
@@ -36,6 +37,11 @@ def all_of(found: list[Ended]) -> dict[str, str]:
         "methods": _methods(),
         "wallclock": picture(measured, "links of 1 Gbit/s"),
         **({"faults": _faults(found)} if any(run.sweep == "faults" for run in found) else {}),
+        **(
+            {"methods-images": _images(found)}
+            if any(methods.counted(found, row) for row in methods.ROWS)
+            else {}
+        ),
     }
 
 
@@ -47,6 +53,17 @@ def _faults(found: list[Ended]) -> str:
         title = topology.capitalize()
         panels.append(Panel(title, "messages lost, %", "accuracy, %", lines, log_y=False))
     return chart_svg("Accuracy of the average model under loss", panels)
+
+
+def _images(found: list[Ended]) -> str:
+    """Accuracy of the methods over what they use, a row of panels for each."""
+    panels = []
+    for axis in methods.AXES:
+        for topology in methods.WHERE:
+            series = [Series(*line) for line in methods.lines(found, topology, axis)]
+            title = topology.capitalize()
+            panels.append(Panel(title, axis, "accuracy, %", series, log_y=False))
+    return chart_svg("Accuracy of the average model, by method", panels)
 
 
 def _dots(found: list[Ended]) -> str:

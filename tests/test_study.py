@@ -14,7 +14,7 @@ from pushsum.weighting import spelled
 from study import HERE, RESULTS, collect, figures, publish, report
 from study import run as running
 from study.numbers import METHODS, MOREAU, TOPOLOGIES, Ended, chosen, difference, of, runs, spread
-from study.texts import TEXTS
+from study.texts import TEXTS, methods
 from study.texts.published import SWITCHES
 
 FOUND = runs()
@@ -231,6 +231,62 @@ def test_runs_under_faults_are_told_apart_and_paired():
     assert TEXTS["planned"](found, "faults") == "planned 120, run 10, 2 of which diverged"
     for name, *arguments in (("faults", "random"), ("faults-gaps",), ("faults-straggler",)):
         assert TEXTS[name]([], *arguments).count("–") > 6
+
+
+def on_images(seed, algorithm, accuracies, vectors=1, changed="", **values):
+    """A run of the study of methods with a record every 100 steps, and its curve."""
+    name = f"methods/{algorithm}{changed}_{seed}"
+    curve = [
+        {
+            "run": name,
+            "step": str(100 * k),
+            "gigabytes": str(vectors * k / 10),
+            "transfer": str(vectors * k / 100),
+            "accuracy": str(accuracy),
+        }
+        for k, accuracy in enumerate(accuracies)
+    ]
+    last = {key: curve[-1][key] for key in ("run", "gigabytes", "accuracy")}
+    more = {"steps": curve[-1]["step"], "modelled compute": str((len(curve) - 1) * 10.0)}
+    more |= {"modelled transfer": curve[-1]["transfer"], "algorithm.lr": "0.1"}
+    more |= {"tried": "0.05:0.3 0.1:0.4 0.5:nan"}
+    found = run(seed, 0.0, topology="divide", algorithm=algorithm, changed=changed)
+    return replace(found, sweep="methods", values={**last, **more, **values}), curve
+
+
+def test_methods_are_compared_at_equal_steps_and_at_equal_bytes(monkeypatch):
+    made = []
+    for seed, luck in ((3, 0.0), (0, 0.0), (1, 0.01)):
+        made.append(on_images(seed, "SGP", (0.1, 0.3, 0.40 + luck)))
+        made.append(on_images(seed, "Push-DIGing", (0.1, 0.35, 0.45 + luck), vectors=2))
+        every_4 = (0.1, 0.25, 0.395 + luck)
+        made.append(on_images(seed, "MSGP", every_4, 0.25, "algorithm.every=4"))
+        made.append(on_images(seed, "MSGP", (0.1, 0.3, 0.41 + luck)))
+    made.append(on_images(0, "QGM", (0.1, 0.2), diverged="150"))
+    found = [ended for ended, _ in made]
+    curves = [row for _, curve in made for row in curve]
+    monkeypatch.setattr(methods, "read", lambda name: curves)
+    rows = TEXTS["methods"](found, "divide").splitlines()[2:]
+    assert rows[0] == "| SGP | 0.1 | 40.50 ± 0.71 (2 seeds) |  | 40.00 | 0.200 | 20.0 | 0.02 |"
+    assert "| 45.50 ± 0.71 (2 seeds) | **+5.00 ± 0.00** (2 seeds) | 45.00 | 0.400" in rows[5]
+    assert rows[7].startswith("| QGM | 0.1 | – (1 diverged) | – | – |")
+    answers = {
+        line.split("|")[1].strip(): line.split("|")[2].strip()
+        for line in TEXTS["methods-findings"](found).splitlines()
+    }
+    assert answers["Push-DIGing − SGP, equal steps: ahead?"] == "**+5.00 ± 0.00** (2 seeds), yes"
+    late = answers["Push-DIGing − SGP, equal gigabytes: ahead?"]  # 35 against 40 and 41
+    assert late == "-5.50 ± 6.35 (2 seeds), undecided"
+    seldom = answers["MSGP, every 4 − MSGP, equal gigabytes: ahead?"]  # 39.5, 40.5 against 30
+    assert seldom.startswith("**+10.00 ± 6.35**")
+    assert seldom.endswith("yes")
+    cost = answers["MSGP, every 4 − MSGP, equal steps: less than 1 point behind?"]
+    assert cost == "**-1.50 ± 0.00** (2 seeds), no"
+    tried = TEXTS["methods-rates"](found, "divide").splitlines()
+    assert tried[2] == "| SGP | – | 30.00 | **40.00** | – | diverged |  |"
+    steps, percent = {name: line for name, *line in methods.lines(found, "divide", "steps")}["SGP"]
+    assert (steps, percent) == ([0, 100, 200], pytest.approx([10, 30, 40.5]))
+    assert list(methods.lines([], "divide", "steps")) == []
 
 
 # --------------------------------------------------------------------------- what is run

@@ -87,6 +87,8 @@ def test_no_winner_that_its_own_step_size_contradicts(table, tmp_path):
     cells = sweep.read(None, words, tune=TUNE)
     assert len(cells) == 12
     assert len(sweep.trials(cells)) == 6 * len(GRID)
+    later = [cell for cell in cells if cell.config.seed == 4]  # what is left of a sweep, say
+    assert sweep.trials(later) == sweep.trials(cells)
     failed, said = run(cells, tmp_path / "runs")
     assert failed == []
     assert [what for _, what in said].count("finished") == 12 + 6 * len(GRID)

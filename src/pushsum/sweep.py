@@ -23,7 +23,7 @@ import json
 import math
 import multiprocessing
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -60,6 +60,7 @@ class Cell:
     name: str  #: also the name of its directory
     config: Config
     tune: "Tune | None" = None  #: what is chosen before it runs
+    trials: "tuple[Cell, ...]" = ()  #: what it is chosen by, a run for each value
     notes: Mapping[str, Any] = field(default_factory=dict)  #: what its meta.json says besides
 
 
@@ -114,7 +115,7 @@ def read(
                 raise ValueError(f"override {override!r}: no cell of the recipe has that value")
         else:
             grid[key] = list(values)
-    found = list(_cells(content, cells, grid, trust or typed, tuned))
+    found = list(_with_trials(_cells(content, cells, grid, trust or typed, tuned)))
     if tuned is not None and any(cell.config.data.validation == 0 for cell in found):
         raise ValueError("data.validation = 0: tuning needs samples to choose by: leave it out")
     return found
@@ -201,57 +202,56 @@ def _cells(
 
 
 def trials(cells: Sequence[Cell]) -> list[Cell]:
-    """What is tried before the cells run: each value, with the first seed of cells that differ in
-    their seeds only."""
-    return [trial for first, _ in _by_first_seed(cells) for trial in _trials(first)]
+    """What is tried before the cells run, each once."""
+    return list({trial.name: trial for cell in cells for trial in cell.trials}.values())
 
 
 def tuned(cells: Sequence[Cell], into: Path) -> Iterator[Cell | str]:
     """The cells with what the finished trials have chosen; the reason instead, if they have not."""
-    best: dict[str, Cell | str] = {}
-    for first, members in _by_first_seed(cells):
-        chosen = _choice(first, into)
-        for cell in members:
-            best[cell.name] = chosen if isinstance(chosen, str) else _as_chosen(cell, *chosen)
-    return (best.get(cell.name, cell) for cell in cells)
-
-
-def _by_first_seed(cells: Sequence[Cell]) -> Iterator[tuple[Cell, list[Cell]]]:
-    """(the first, all) of cells that are tuned and differ in their seeds only."""
-    groups: dict[str, list[Cell]] = {}
     for cell in cells:
-        if cell.tune is not None:
-            alike = cell.config.model_copy(update={"seed": 0})
-            groups.setdefault(alike.model_dump_json(), []).append(cell)
-    return ((members[0], members) for members in groups.values())
+        if cell.tune is None:
+            yield cell
+            continue
+        chosen = _choice(cell, cell.tune, into)
+        yield chosen if isinstance(chosen, str) else _as_chosen(cell, *chosen)
 
 
-def _trials(cell: Cell) -> list[Cell]:
-    assert cell.tune is not None
-    key = cell.tune.key
-    return [
-        Cell(f"{cell.name}_{_word(key, value)}", cell.config.changed(key, value))
-        for value in cell.tune.values
-    ]
+def _with_trials(cells: Iterable[Cell]) -> Iterator[Cell]:
+    """Each value, with the first seed of cells that differ in their seeds only.
+
+    A cell has its trials from the whole sweep, so that they are the same if some of it is run.
+    """
+    known: dict[str, tuple[Cell, ...]] = {}
+    for cell in cells:
+        if cell.tune is None:
+            yield cell
+            continue
+        alike = cell.config.model_copy(update={"seed": 0}).model_dump_json()
+        if alike not in known:
+            known[alike] = tuple(_trials(cell, cell.tune))
+        yield replace(cell, trials=known[alike])
 
 
-def _choice(cell: Cell, into: Path) -> tuple[dict[str, Any], Config] | str:
+def _trials(cell: Cell, tune: Tune) -> Iterator[Cell]:
+    for value in tune.values:
+        name = f"{cell.name}_{_word(tune.key, value)}"
+        yield Cell(name, cell.config.changed(tune.key, value))
+
+
+def _choice(cell: Cell, tune: Tune, into: Path) -> tuple[dict[str, Any], Config] | str:
     """What a cell's trials say: what to note, and the configuration of the best; or why nothing."""
-    assert cell.tune is not None
     tried: list[tuple[Any, dict[str, float | None] | None]] = []
-    for value, trial in zip(cell.tune.values, _trials(cell), strict=True):
+    for value, trial in zip(tune.values, cell.trials, strict=True):
         directory = into / TRIALS / trial.name
         if not _finished(directory) and not _diverged(directory):
-            return f"{cell.tune.key}={value} was not tried to the end"
+            return f"{tune.key}={value} was not tried to the end"
         tried.append(
             (value, training.last_record(directory)["validation"] if _finished(directory) else None)
         )
     found = [validation for _, validation in tried if validation is not None]
     if not found:
-        return (
-            f"no value of {cell.tune.key} that was tried ends in finite numbers: try smaller ones"
-        )
-    measure = measures.told(_meta(into / TRIALS / _trials(cell)[0].name, "measure"))
+        return f"no value of {tune.key} that was tried ends in finite numbers: try smaller ones"
+    measure = measures.told(_meta(into / TRIALS / cell.trials[0].name, "measure"))
 
     def worth(position: int) -> tuple[float, float]:
         v = tried[position][1] or {}
@@ -262,13 +262,13 @@ def _choice(cell: Cell, into: Path) -> tuple[dict[str, Any], Config] | str:
 
     best = max(range(len(tried)), key=worth)  # the first of equals
     note = {
-        "key": cell.tune.key,
+        "key": tune.key,
         "tried": [[value, None if v is None else v[measure.name]] for value, v in tried],
         "measure": measure.name,
         "chosen": tried[best][0],
-        "seed": cell.config.seed,
+        "seed": cell.trials[0].config.seed,
     }
-    stored = _stored(into / TRIALS / _trials(cell)[best].name)
+    stored = _stored(into / TRIALS / cell.trials[best].name)
     assert stored is not None
     return note, stored
 

@@ -9,6 +9,7 @@ from study.texts import (
     family,
     faults,
     finetuning,
+    methods,
     plans,
     published,
     table1,
@@ -28,4 +29,5 @@ TEXTS: dict[str, Text] = (
     | finetuning.TEXTS
     | plans.TEXTS
     | faults.TEXTS
+    | methods.TEXTS
 )
