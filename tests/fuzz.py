@@ -17,7 +17,9 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from copy import deepcopy
+from io import StringIO
 from pathlib import Path
 from random import Random
 from time import process_time
@@ -28,10 +30,9 @@ import numpy as np
 import torch
 import yaml
 from safetensors.torch import load, save
-from typer.testing import CliRunner
 
 from pushsum import checkpoint, config, sweep, training
-from pushsum.cli import app
+from pushsum.cli import main
 from pushsum.experiment import Experiment
 from pushsum.report import find, formats
 from pushsum.report.page import html
@@ -82,7 +83,7 @@ class Failed(BaseException):
     """What should not have happened."""
 
 
-class Enough(ValueError):
+class Enough(BaseException):
     """A resumed run has taken its steps."""
 
 
@@ -353,11 +354,23 @@ class Fuzzer:
 
 
 def command(*words: object) -> None:
-    """A command line, without its printing."""
-    with mock.patch("pushsum.experiment.environment.git_hash", return_value=None):
-        answer = CliRunner().invoke(app, [str(word) for word in words])
-    if answer.exception is not None and not isinstance(answer.exception, SystemExit):
-        raise answer.exception
+    """A command line, as a user would see it: ValueError with the line that it ends with."""
+    out, told = StringIO(), StringIO()
+    with (
+        mock.patch("pushsum.experiment.environment.git_hash", return_value=None),
+        mock.patch.object(sys, "argv", ["pushsum", *map(str, words)]),
+        redirect_stdout(out),
+        redirect_stderr(told),
+    ):
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code
+    for text in (out.getvalue(), told.getvalue()):
+        if not text.replace("\n", "").isprintable():
+            raise Failed(f"control characters on the terminal: {text[:500]!r}")
+    if code:
+        raise ValueError(told.getvalue().splitlines()[-1])  # after warnings, and progress
 
 
 def resumed(place: Path) -> None:

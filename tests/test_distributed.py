@@ -12,7 +12,7 @@ from pushsum.engines.distributed.exchange import BUCKET, Exchange
 from pushsum.engines.distributed.peers import PeerLost, Peers, take_own_device
 from pushsum.engines.engine import Known, Setup
 from pushsum.engines.simulator import Network
-from tests.ranks import on_ranks, running, starving_path
+from tests.ranks import DEADLINE, on_ranks, running, starving_path
 
 STEPS = 6  # random comes round after four
 
@@ -55,7 +55,7 @@ def problem(n, d, dtype):
 
 def trajectories(rank, n, sizes):
     """Every algorithm on every topology: x, a, y and own weights after every step."""
-    peers = Peers(timeout=60)
+    peers = Peers(timeout=DEADLINE)
     peers.agree({"nodes": n})
     cases = product(algorithms(), topologies(n), sizes)
     found = {case: trajectory(peers, n, *case) for case in cases}
@@ -125,7 +125,7 @@ def assert_equal(found, n, case, steps=STEPS):
 
 
 def starved(rank, kind):
-    peers = Peers(timeout=60)
+    peers = Peers(timeout=DEADLINE)
     peers.agree({"nodes": 4})
     path, weighting = starving_path()
     exchange = Exchange(peers, Setup(ps.algorithms.sgap(0.05, weighting), path))
@@ -174,7 +174,7 @@ LARGE = [
 
 
 def large(rank, n):
-    peers = Peers(timeout=60)
+    peers = Peers(timeout=DEADLINE)
     peers.agree({"nodes": n})
     return {case: trajectory(peers, n, *case, steps=4) for case in LARGE}
 
@@ -195,7 +195,7 @@ SMALL = [
 
 
 def small(rank, n):
-    peers = Peers(timeout=60)
+    peers = Peers(timeout=DEADLINE)
     peers.agree({"nodes": n})
     return {case: trajectory(peers, n, *case) for case in SMALL}
 
@@ -209,7 +209,7 @@ def test_single_values_and_half_precision():
 
 def used_again(rank, n):
     """Some steps from one state, whose last uses may write over what they were given, and again."""
-    peers = Peers(timeout=60)
+    peers = Peers(timeout=DEADLINE)
     peers.agree({})
     targets, x0 = (part[rank : rank + 1] for part in problem(n, 50, torch.float64))
     exchange = Exchange(peers, Setup(algorithms()["far-first"], topologies(n)["random"]))
@@ -232,7 +232,7 @@ def test_a_state_that_others_came_from_stays_as_it_is():
 
 
 def out_of_step(rank):
-    peers = Peers(timeout=60)
+    peers = Peers(timeout=DEADLINE)
     peers.agree({})
     exchange = Exchange(peers, Setup(ps.algorithms.sgap(0.1, "lazy:c=0.5"), ps.topology.ring(2)))
     now = exchange.begin(torch.zeros(1, 10))._replace(t=rank)
@@ -316,7 +316,7 @@ def one_after_another(rank):
     """Two at a time, twice; whether there is a process group after each has left."""
     found = []
     for _ in range(2):
-        first, second = (Peers(timeout=60) for _ in range(2))
+        first, second = (Peers(timeout=DEADLINE) for _ in range(2))
         for peers in (first, second):
             peers.agree({})
         first.leave(0)

@@ -512,6 +512,44 @@ def test_nothing_outside_the_run_is_removed(tmp_path: Path, below: str) -> None:
     assert sorted(outside.rglob("*")) == before
 
 
+def test_nothing_is_made_where_a_link_leads(tmp_path: Path) -> None:
+    """A link that leads nowhere: whoever opens it to write makes a file there."""
+    run, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    run.mkdir()
+    built = made("steps=1")
+    (run / "config.yaml").write_text(yaml.safe_dump(built.config.model_dump(mode="json")))
+    (run / "records.jsonl").symlink_to(elsewhere)
+    (run / ".lock").symlink_to(elsewhere)
+    assert refusal(training.run, built, run).startswith(".lock is a link")
+    (run / ".lock").unlink()
+    training.run(built, run, resume=True)  # nothing was saved, so it starts
+    assert not (run / "records.jsonl").is_symlink()
+    assert not elsewhere.exists()
+
+
+@pytest.mark.parametrize(
+    "last",
+    ["pipe", "", "{", "[]", '{"validation": 3}', '{"step": 1}', '{"validation": {"loss": "x"}}'],
+)
+def test_a_trial_of_somebody_else_ends_in_one_line(tmp_path: Path, last: str) -> None:
+    cells = sweep.read(None, ["steps=1"], tune="algorithm.lr=0.1,0.2")
+    for trial in sweep.trials(cells):
+        place = tmp_path / sweep.TRIALS / trial.name
+        place.mkdir(parents=True)
+        (place / "meta.json").write_text('{"finished": true, "measure": null}')
+        (place / "config.yaml").write_text(yaml.safe_dump(trial.config.model_dump(mode="json")))
+        if last == "pipe":
+            os.mkfifo(place / "records.jsonl")
+        else:
+            (place / "records.jsonl").write_text(last)
+    if "loss" in last:  # nothing is known of either: the first
+        (chosen,) = sweep.tuned(cells, tmp_path)
+        assert isinstance(chosen, sweep.Cell)
+        assert chosen.config.algorithm.lr == 0.1
+    else:
+        refusal(lambda: list(sweep.tuned(cells, tmp_path)))
+
+
 def test_drafts_are_files(tmp_path: Path) -> None:
     (tmp_path / ".a.01234567").mkdir()
     (tmp_path / ".b.01234567").touch()
@@ -611,15 +649,19 @@ def keep(adjacency, squared_distances):
 def graphs(n):
     from pushsum import topology
     return topology.ring(n)
-def method(lr):
+def method(lr, times=1):
     from pushsum import algorithms
-    return algorithms.sgp(lr)
+    return algorithms.sgp(lambda t: times * lr(t))
 """
 OWN = {
     "weighting": {"algorithm": {"name": "SGAP", "weighting": "own.py:keep"}},
     "unused weighting": {"algorithm": {"name": "MSGP", "weighting": "own.py:keep"}},
     "topology": {"topology": {"name": "own.py:graphs", "nodes": 3}},
-    "method": {"algorithm": {"name": "own.py:method"}},
+    "method": {"algorithm": {"name": "own.py:method", "parameters": {"times": 2}}},
+    "graph of a static method": {
+        "algorithm": {"name": "DEXTRA"},
+        "topology": {"name": "own.py:graphs", "nodes": 3},
+    },
 }
 SHORT: dict[str, Any] = {
     "steps": 2,
@@ -704,6 +746,20 @@ def test_what_was_typed_vouches_for_itself_alone(own: Path) -> None:
     config.read(own / "c.yaml", [*typed, "topology.name=ring"]).refuse_untrusted()
     for cell in sweep.read(None, ["algorithm.weighting=uniform,own.py:keep"]):
         cell.config.refuse_untrusted()
+
+
+def test_what_a_file_wants_to_be_tuned_is_not_trusted(own: Path) -> None:
+    tune = {"algorithm.weighting": ["uniform", "own.py:keep"]}
+    (own / "c.yaml").write_text(yaml.safe_dump({**SHORT, "sweep": {"tune": tune}}))
+    said = refusal(command, "sweep", "c.yaml", "--into", "b")
+    assert said.startswith(f"algorithm.weighting = {own}/own.py:keep: ")
+    _, trial = sweep.trials(sweep.read("c.yaml"))
+    assert "--trust" in sweep.run_cell(trial, own / "cell")
+    assert not times_run(own)
+    typed = f"algorithm.weighting={','.join(tune['algorithm.weighting'])}"
+    for cells in (sweep.read("c.yaml", trust=True), sweep.read(None, tune=typed)):
+        for trial in sweep.trials(cells):
+            trial.config.refuse_untrusted()
 
 
 # --------------------------------------------------------------------------- runs that go on

@@ -50,7 +50,7 @@ def train(rank, name, options, overlap, weighting="moreau:k=0.5,v=0.1"):
     model = network()
     optimizer = getattr(torch.optim, name)(model.parameters(), lr=rate(1), **options)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda k: rate(k + 1) / rate(1))
-    node = ps.PushSum(model, optimizer, "exponential", weighting, overlap=overlap, timeout=60)
+    node = ps.PushSum(model, optimizer, "exponential", weighting, overlap=overlap, timeout=DEADLINE)
     trail = []
     for t in range(1, STEPS + 1):
         x, target = batch(rank, t)
@@ -270,7 +270,7 @@ def all_loops(rank):
         loop = kind()
         frozen = [p.clone() for p in loop.model.parameters() if not p.requires_grad]
         given = None if loop.explicit else loop.optimizer
-        node = ps.PushSum(loop.model, given, "exponential", timeout=60, overlap=loop.overlap)
+        node = ps.PushSum(loop.model, given, "exponential", timeout=DEADLINE, overlap=loop.overlap)
         for t in range(1, loop.steps + 1):
             loop.step(rank, t, node)
             if loop.explicit:
@@ -345,7 +345,7 @@ def in_buckets(rank, topology, weighting):
         model = wide()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         sent.clear()
-        node = ps.PushSum(model, optimizer, topology, weighting, overlap=overlap, timeout=60)
+        node = ps.PushSum(model, optimizer, topology, weighting, overlap=overlap, timeout=DEADLINE)
         for t in range(4):
             generator = torch.Generator().manual_seed(10 * t + rank)
             optimizer.zero_grad()
@@ -386,7 +386,7 @@ class Scheduled(Loop):
             "moreau:k=0.5,v=0.1",
             overlap=overlap,
             wire=wire,
-            timeout=60,
+            timeout=DEADLINE,
         )
         self.parts = self.model, self.optimizer, self.schedule, self.node
 
@@ -467,7 +467,7 @@ def disagreements(rank):
         if callable(where):
             options["topology"] = where(N)
         with pytest.raises(ValueError, match="the nodes differ in") as refusal:
-            ps.PushSum(model, None, timeout=60, **options)
+            ps.PushSum(model, None, timeout=DEADLINE, **options)
         found[name] = str(refusal.value)
     return found
 
@@ -495,7 +495,7 @@ def test_nodes_that_differ_are_refused_everywhere_with_both_values():
 
 def misfit(rank):
     with pytest.raises((PeerLost, ValueError), match="node") as refusal:
-        ps.PushSum(network(), None, ps.topology.ring(N + (rank == 1)), timeout=60)
+        ps.PushSum(network(), None, ps.topology.ring(N + (rank == 1)), timeout=DEADLINE)
     return str(refusal.value)
 
 
@@ -510,7 +510,7 @@ def test_nobody_waits_for_a_node_that_was_refused():
 def shorter(rank):
     """Node 1 takes three steps, the others would take more."""
     loop = Loop()
-    node = ps.PushSum(loop.model, loop.optimizer, "exponential", timeout=60)
+    node = ps.PushSum(loop.model, loop.optimizer, "exponential", timeout=DEADLINE)
     for t in range(1, 4 if rank == 1 else 9):
         try:
             loop.step(rank, t, node)
@@ -535,7 +535,7 @@ def starved(rank, overlap):
     model = nn.Linear(5, 3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     path, weighting = starving_path()
-    ps.PushSum(model, optimizer, path, weighting, overlap=overlap, timeout=60)
+    ps.PushSum(model, optimizer, path, weighting, overlap=overlap, timeout=DEADLINE)
     try:
         for _ in range(9):
             optimizer.zero_grad()
@@ -574,7 +574,7 @@ def averaging_early(rank, steps, timeout):
 
 def test_an_average_is_of_nodes_that_have_taken_the_same_steps():
     """In the sixth step nobody sends, so that node 1 can take it alone."""
-    lines = on_ranks(N, averaging_early, [5, 6, 5], 60)
+    lines = on_ranks(N, averaging_early, [5, 6, 5], DEADLINE)
     same = ": all nodes must take the same steps"
     assert lines[0] == "node 0 has taken 5 steps, node 1 6" + same
     assert lines[1] == "node 1 has taken 6 steps, node 0 5" + same
@@ -915,7 +915,7 @@ def test_a_timeout_is_a_number_of_seconds(timeout):
 
 
 def remembered(rank, weighting):
-    with ps.PushSum(network(), None, "full", weighting, timeout=60) as node:
+    with ps.PushSum(network(), None, "full", weighting, timeout=DEADLINE) as node:
         for _ in range(3):
             node.push()
         return list(node.state_dict()["heard"])
@@ -943,7 +943,7 @@ def two_at_once(rank):
     one, other = network(1), network(2)
     optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (one, other)]
     first, second = (
-        ps.PushSum(model, optimizer, "full", timeout=60)
+        ps.PushSum(model, optimizer, "full", timeout=DEADLINE)
         for model, optimizer in zip((one, other), optimizers, strict=True)
     )
     for t in (1, 2):
@@ -968,7 +968,7 @@ def gives_up(rank):
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     try:
-        with ps.PushSum(model, optimizer, "full", timeout=60):
+        with ps.PushSum(model, optimizer, "full", timeout=DEADLINE):
             for t in range(1, 4):
                 if (rank, t) == (1, 2):
                     raise ValueError("the data has run out")
@@ -995,13 +995,13 @@ def starts(rank):
         model = network(seed)
         with (
             warnings.catch_warnings(record=True) as caught,
-            ps.PushSum(model, None, "full", broadcast=broadcast, timeout=60) as node,
+            ps.PushSum(model, None, "full", broadcast=broadcast, timeout=DEADLINE) as node,
         ):
             warnings.simplefilter("always")
             said = [str(warning.message) for warning in caught]
             found.append((said, flat(model), node.state_dict()["x"]))
     with pytest.raises(ValueError, match="the nodes differ in broadcast: False at node 0, True"):
-        ps.PushSum(network(), None, "full", broadcast=rank == 2, timeout=60)
+        ps.PushSum(network(), None, "full", broadcast=rank == 2, timeout=DEADLINE)
     return found
 
 
@@ -1035,7 +1035,7 @@ def within_a_block(rank):
             "moreau:k=0.5,v=0.1",
             algorithm="s-addopt",
             every=3,
-            timeout=60,
+            timeout=DEADLINE,
         )
         return model, optimizer, node
 

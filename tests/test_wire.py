@@ -10,7 +10,7 @@ from torch import nn
 
 import pushsum as ps
 from tests.live import Live
-from tests.ranks import on_ranks
+from tests.ranks import DEADLINE, on_ranks
 
 # --------------------------------------------------------------------------- bytes
 
@@ -41,7 +41,7 @@ def connections():
 
 def traffic(rank, topology, wire):
     model = nn.Linear(SIDE, SIDE, bias=False)
-    node = ps.PushSum(model, None, topology, wire=wire, timeout=60)
+    node = ps.PushSum(model, None, topology, wire=wire, timeout=DEADLINE)
     before = connections()
     for _ in range(STEPS):
         node.push()
@@ -89,7 +89,7 @@ def spread(rank, wire):
     """Averaging alone, without gradients: x of this node before and after, and a."""
     torch.manual_seed(rank)
     model = nn.Linear(100, 100)
-    node = ps.PushSum(model, None, "exponential", wire=wire, timeout=60)
+    node = ps.PushSum(model, None, "exponential", wire=wire, timeout=DEADLINE)
     first = node.state_dict()["x"].double()
     for _ in range(ROUNDS):
         node.push()

@@ -6,7 +6,7 @@ Unknown keys are refused with the nearest valid one. Nothing here is built; `exp
 import math
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -437,7 +437,7 @@ class Config(_Section):
     """auto: CUDA where there is one"""
     checkpoint: Count = 1
     """epochs between two checkpoints"""
-    _trusted: frozenset[str] = PrivateAttr(frozenset())  # of what `own_code` may load
+    _trusted: Literal[True] | frozenset[str] = PrivateAttr(frozenset())  # of what may be run
 
     @property
     def values(self) -> dict[str, Any]:
@@ -457,7 +457,7 @@ class Config(_Section):
         """With another value of one dotted key."""
         content = self.model_dump(mode="json")
         set_value(content, key, value)
-        return parse(content, [*self._trusted, value])
+        return parse(content, self._trusted)
 
     @model_validator(mode="after")
     def _restarts_have_a_time(self) -> "Config":
@@ -493,7 +493,7 @@ def mapping(path: Path | Traversable) -> dict[str, Any]:
     return content
 
 
-def parse(content: Mapping[str, Any], trust: bool | Sequence[Any] = False) -> Config:
+def parse(content: Mapping[str, Any], trust: bool | Collection[Any] = False) -> Config:
     """The configuration of a mapping; what is wrong with it is one line.
 
     Args:
@@ -504,9 +504,8 @@ def parse(content: Mapping[str, Any], trust: bool | Sequence[Any] = False) -> Co
         found = Config.model_validate(content)
     except ValidationError as error:
         raise ValueError(one_line(_problem(error.errors()[0]))) from None
-    typed = [] if isinstance(trust, bool) else map(own_code.spelled, map(str, trust))
-    code = set(own_code.named(found.values).values())
-    found._trusted = frozenset(code if trust is True else code.intersection(typed))
+    typed = () if isinstance(trust, bool) else filter(own_code.is_named, map(str, trust))
+    found._trusted = True if trust is True else frozenset(map(own_code.spelled, typed))
     return found
 
 

@@ -56,8 +56,8 @@ def opened(path: Path, most: int | None = None, follow: bool = True) -> Iterator
         most: so many bytes; ValueError if there are more.
         follow: whether it may be a link, and so lie anywhere.
     """
-    if not follow and path.is_symlink():
-        raise ValueError(f"{path.name} is a link: put the file itself there")
+    if not follow:
+        _refuse_link(path)
     with open(path, "rb", opener=_without_waiting) as file:
         status = _regular(file, path)
         if most is not None and status.st_size > most:
@@ -69,6 +69,11 @@ def content(path: Path, most: int, follow: bool = True) -> bytes:
     """All that such a file holds."""
     with opened(path, most, follow) as file:
         return file.read(most)
+
+
+def _refuse_link(path: Path) -> None:
+    if path.is_symlink():
+        raise ValueError(f"{path.name} is a link: put the file itself there")
 
 
 def _without_waiting(path: str, flags: int) -> int:
@@ -89,6 +94,7 @@ def alone(path: Path) -> Iterator[None]:
 
     Where there is no flock (Windows), nothing is held.
     """
+    _refuse_link(path)  # it would make a file wherever that leads
     with open(path, "ab", opener=_without_waiting) as file:
         _regular(file, path)
         if sys.platform != "win32":

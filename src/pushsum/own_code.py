@@ -9,7 +9,7 @@ from hashlib import file_digest
 from importlib.util import module_from_spec, spec_from_file_location
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pushsum.names import one_line
 
@@ -39,10 +39,10 @@ def named(values: Mapping[str, Any]) -> dict[str, str]:
     return {key: spelled(text) for key, text in texts.items() if is_named(text)}
 
 
-def refuse_untrusted(values: Mapping[str, Any], trusted: Collection[str]) -> None:
+def refuse_untrusted(values: Mapping[str, Any], trusted: Literal[True] | Collection[str]) -> None:
     """ValueError if values of dotted keys name what the user has not said to be trusted."""
     for key, text in named(values).items():
-        if text not in trusted:
+        if trusted is not True and text not in trusted:
             raise ValueError(
                 f"{key} = {text}: the configuration names a file that would be run: read it, then "
                 "add --trust (in Python trust=True)"

@@ -36,6 +36,7 @@ from typing import Any, Literal
 import torch
 
 from pushsum import files, measures, training
+from pushsum.checks import is_number
 from pushsum.config import Config, mapping, parse, set_value
 from pushsum.engines.gradients import Strategy
 from pushsum.engines.parent import ask_to_end, end_with_parent, interrupts_held_back
@@ -100,6 +101,7 @@ def read(
     cells, grid, tuned = _plan(source, plan)
     if tune is not None:
         tuned = Tune(*_values("--tune", tune))
+        typed += tuned.values
     if tuned is not None:  # what a recipe's cells have is replaced
         grid.pop(tuned.key, None)
         cells = [{key: cell[key] for key in cell if key != tuned.key} for cell in cells]
@@ -240,14 +242,12 @@ def _trials(cell: Cell, tune: Tune) -> Iterator[Cell]:
 
 def _choice(cell: Cell, tune: Tune, into: Path) -> tuple[dict[str, Any], Config] | str:
     """What a cell's trials say: what to note, and the configuration of the best; or why nothing."""
-    tried: list[tuple[Any, dict[str, float | None] | None]] = []
+    tried: list[tuple[Any, dict[str, float] | None]] = []
     for value, trial in zip(tune.values, cell.trials, strict=True):
         directory = into / TRIALS / trial.name
         if not _finished(directory) and not _diverged(directory):
             return f"{tune.key}={value} was not tried to the end"
-        tried.append(
-            (value, training.last_record(directory)["validation"] if _finished(directory) else None)
-        )
+        tried.append((value, _validation(directory) if _finished(directory) else None))
     found = [validation for _, validation in tried if validation is not None]
     if not found:
         return f"no value of {tune.key} that was tried ends in finite numbers: try smaller ones"
@@ -263,7 +263,7 @@ def _choice(cell: Cell, tune: Tune, into: Path) -> tuple[dict[str, Any], Config]
     best = max(range(len(tried)), key=worth)  # the first of equals
     note = {
         "key": tune.key,
-        "tried": [[value, None if v is None else v[measure.name]] for value, v in tried],
+        "tried": [[value, None if v is None else v.get(measure.name)] for value, v in tried],
         "measure": measure.name,
         "chosen": tried[best][0],
         "seed": cell.trials[0].config.seed,
@@ -271,6 +271,14 @@ def _choice(cell: Cell, tune: Tune, into: Path) -> tuple[dict[str, Any], Config]
     stored = _stored(into / TRIALS / cell.trials[best].name)
     assert stored is not None
     return note, stored
+
+
+def _validation(directory: Path) -> dict[str, float]:
+    """What a finished trial has reached on the samples to choose by, where that is a number."""
+    match training.last_record(directory):
+        case {"validation": dict(found)}:
+            return {key: value for key, value in found.items() if is_number(value)}
+    raise ValueError(f"{directory}: its last record has no validation: remove the trial")
 
 
 def _as_chosen(cell: Cell, note: dict[str, Any], best: Config) -> Cell:

@@ -89,7 +89,7 @@ def sweep(
         typer.echo(counted(len(cells), "cell") + first)
         return
     assert into is not None
-    warn_of(cell.config for cell in cells)
+    warn_of(cell.config for cell in (*tries, *cells))
     for text in sweeps.warnings(cells):
         warn(text)
     failed = run_cells(cells, into, jobs, slurm=_parameters(slurm))

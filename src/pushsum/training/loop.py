@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
@@ -130,7 +131,7 @@ def _claimed(directory: Path, c: Config, resume: bool | None, held: ExitStack) -
     One that died before it had saved anything has nothing to go on from, and starts again.
     """
     about = [directory / name for name in ("meta.json", "records.jsonl")]
-    there = any(path.exists() for path in about)
+    there = any(os.path.lexists(path) for path in about)  # also as a link that leads nowhere
     if resume and not there and not (directory / "config.yaml").exists():
         raise ValueError(f"{directory} holds no run to resume")
     directory.mkdir(parents=True, exist_ok=True)

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pushsum import files
 from pushsum.engines.engine import with_late
 from pushsum.engines.runtime import Abandoned, Runtime
 from pushsum.engines.simulator import Iterate
@@ -19,10 +20,12 @@ from pushsum.experiment import Experiment
 from pushsum.experiment.evaluation import NodeResults
 from pushsum.faults import CRASHED
 from pushsum.protocol import Algorithm
+from pushsum.reading import json_value
 from pushsum.theory import consensus
 from pushsum.training.state import RunState
 from pushsum.weighting import dense
 
+MOST_RECORD = 1 << 20  #: bytes
 SMALL = 16  #: up to so many nodes, records carry the whole weight matrix
 
 
@@ -241,8 +244,10 @@ def _finite(value: Any) -> Any:
 def last_record(directory: Path) -> dict[str, Any]:
     """The last whole line of a run's records."""
     path = directory / "records.jsonl"
-    lines = path.read_text().splitlines()
-    if not lines:
-        raise ValueError(f"{path} holds no records")
-    answer: dict[str, Any] = json.loads(lines[-1])
+    with files.opened(path, follow=False) as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - MOST_RECORD))
+        lines = file.read().splitlines()
+    answer = json_value(lines[-1]) if lines else None
+    if not isinstance(answer, dict):
+        raise ValueError(f"{path} does not end with a record")
     return answer

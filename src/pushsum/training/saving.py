@@ -20,9 +20,8 @@ from pushsum.experiment.costs import TIMES
 from pushsum.names import flat, one_line
 from pushsum.protocol import State
 from pushsum.reading import json_value
+from pushsum.training.records import MOST_RECORD
 from pushsum.training.state import RunState, phases
-
-MOST_RECORD = 1 << 20  #: bytes
 
 
 def place(directory: Path, engine: str, node: int) -> Path:

@@ -150,11 +150,13 @@ def present(built: Experiment, now: RunState) -> Nodes:
 
 def _without_method(content: dict[str, Any]) -> dict[str, Any]:
     """A configuration without the code of what a trained model needs no more."""
-    for section in ("algorithm", "topology"):
-        found = content.get(section)
-        if isinstance(found, dict):
-            for key in own_code.named(found):
-                del found[key]
+    method, graphs = (content.get(section) for section in ("algorithm", "topology"))
+    if isinstance(method, dict):
+        code = own_code.named(method)
+        for key in (*code, *["parameters"] * ("name" in code)):
+            method.pop(key, None)
+    if isinstance(graphs, dict) and "name" in own_code.named(graphs):
+        graphs["name"] = "ring"  # which every method takes
     return content
 
 
