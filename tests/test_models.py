@@ -1,5 +1,6 @@
 """Networks against published counts, names and a numpy reference; BatchNorm policies by hand."""
 
+from itertools import product
 from math import prod, sqrt
 
 import numpy as np
@@ -220,6 +221,25 @@ def test_a_block_and_its_gradient_equal_the_formula(block, strides):
         slope = ((ends[0] - ends[1]) * cotangent).sum() / (2 * h)
         ours = (parameter.grad.numpy() * direction).sum()
         assert ours == pytest.approx(slope, rel=1e-5, abs=1e-5), name
+
+
+@pytest.mark.parametrize("kernel", [1, 3, 7])
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_a_convolution_that_leaves_one_pixel_is_one(kernel, stride):
+    """In its value and in the gradients of both factors, also of several nodes at once."""
+    torch.manual_seed(0)
+    layer = models.Convolution(3, 5, kernel, stride).double()
+    weights = torch.randn(2, *layer.weight.shape, dtype=torch.float64, requires_grad=True)
+    for shape in product(range(1, 5), repeat=2):
+        x = torch.randn(2, 4, 3, *shape, dtype=torch.float64, requires_grad=True)
+        ours = torch.func.vmap(lambda w, x: torch.func.functional_call(layer, {"weight": w}, (x,)))
+        plain = lambda w, x: torch.nn.functional.conv2d(x, w, None, stride, kernel // 2)
+        wanted = torch.stack([plain(w, part) for w, part in zip(weights, x, strict=True)])
+        found = ours(weights, x)
+        torch.testing.assert_close(found, wanted)
+        send = torch.randn_like(wanted)
+        gradients = [torch.autograd.grad(y, (weights, x), send) for y in (found, wanted)]
+        torch.testing.assert_close(*gradients)
 
 
 def test_the_identity_shortcut_adds_the_input():
