@@ -121,6 +121,31 @@ def test_a_step_is_given_up_between_two_nodes_and_leaves_no_trace(strategy):
         fastest(model, F.cross_entropy, stacked(model, 5), some_batch(5), stopping=lambda: True)
 
 
+@pytest.mark.parametrize("strategy", ["loop", "threads"])
+def test_nodes_that_hold_and_see_the_same_share_a_gradient(strategy, monkeypatch):
+    """Of six: 1 is as 0, 4 as 3; 2 sees another batch, 5 has other statistics."""
+    model, y, batch = small_net(), stacked(small_net(), 6), some_batch(6)
+    for rows in (y, *batch[:2]):
+        rows.copy_(rows[[0, 0, 0, 3, 3, 3]])
+    batch.inputs[2, 0] += 1
+    results = []
+    for many in (0, 2**20):
+        monkeypatch.setattr(module, "MANY", many)
+        buffers, losses = stacked_buffers(model, 6), []
+        buffers["1.running_mean"][5] += 1
+
+        def loss(outputs, targets, seen=losses):
+            seen.append(1)
+            return F.cross_entropy(outputs, targets)
+
+        found = gradients(strategy, model, loss, buffers)(y, batch)
+        results.append((len(losses), [*found, *buffers.values()]))
+    (shared, one), (alone, other) = results
+    assert (shared, alone) == (4, 6)
+    for ours, theirs in zip(one, other, strict=True):
+        assert torch.equal(ours, theirs)
+
+
 def test_one_node_alone_never_gives_up():
     """Its process has promised the step to the others."""
     model = small_net()

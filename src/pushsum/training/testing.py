@@ -1,5 +1,6 @@
 """The model of a saved run: to use, or to test in other ways than while it ran."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -37,10 +38,14 @@ class Tested(NamedTuple):
     measure: Measure
 
 
-def tested(directory: Path, trust: bool = False) -> Tested:  # noqa: PT028
-    """The newest checkpoint of a run, with every BatchNorm policy; one where they are all alike."""
+def tested(
+    directory: Path,
+    trust: bool = False,  # noqa: PT028
+    policies: Sequence[BatchNormPolicy] = get_args(BatchNormPolicy),  # noqa: PT028
+) -> Tested:
+    """The newest checkpoint of a run, with these BatchNorm policies; one where they are alike."""
     built, step, nodes = _restored(directory, trust)
-    policies = get_args(BatchNormPolicy) if nodes.buffers else (built.config.evaluation.batchnorm,)
+    policies = policies if nodes.buffers else (built.config.evaluation.batchnorm,)
     answer = Tested(step, {}, {}, {}, built.task.headline)
     for policy in policies:
         try:
