@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pushsum.checks import is_number
+from pushsum import checks
 from pushsum.methods import MOREAU
 from pushsum.optimizers import Rate, check_momentum, momentum_sgd, sgd
 from pushsum.protocol import Algorithm, Got, Gradient, Sent, State, Step, corrected
@@ -108,7 +108,7 @@ class Before(NamedTuple):
 
     x: Tensor  #: (n, d)
     mixed: Tensor  #: (n, d) C x
-    gradient: Tensor  #: (n, d)
+    move: Tensor  #: (n, d)
 
 
 def dextra(lr: Rate, theta: float = 0.5) -> Algorithm:
@@ -118,9 +118,11 @@ def dextra(lr: Rate, theta: float = 0.5) -> Algorithm:
         x'' = x' + C x' - ((1 - theta) I + theta C) x - lr (g(y') - g(y))
 
     The step size must lie in an interval that depends on the graph: too small diverges as well.
+    In code the differences are of moves, -lr g, so that schedules and weight decay fit in;
+    another optimizer than SGD is new ground.
 
     Args:
-        lr: step size; the optimizer must be plain SGD, since it is given differences of gradients.
+        lr: step size.
         theta: in (0, 1/2].
 
     >>> import pushsum as ps
@@ -135,35 +137,22 @@ def dextra(lr: Rate, theta: float = 0.5) -> Algorithm:
     Source: Xi and Khan, DEXTRA: a fast algorithm for optimization over directed graphs, IEEE TAC
     2017.
     """
-    if not (is_number(theta) and 0 < theta <= 0.5):
-        raise ValueError(f"theta = {theta!r}: DEXTRA's theta lies in (0, 1/2], e.g. theta=0.5")
+    within = "DEXTRA's theta lies in (0, 1/2], e.g. theta=0.5"
+    checks.number("theta", theta, lambda theta: 0 < theta <= 0.5, within)
 
     def start(x0: Tensor, step: Step) -> Before:
         return Before(x0, x0, torch.zeros_like(x0))
 
-    def direction(state: State, gradient: Gradient, step: Step) -> tuple[Tensor, Before]:
-        g = gradient()
-        return g - state.kept.gradient, state.kept._replace(gradient=g)
-
-    def send(state: State, before: Before, move: Tensor, step: Step) -> Sent:
+    def send(state: State, carried: Any, move: Tensor, step: Step) -> Sent:
         return Sent(push=(state.x,))
 
-    def receive(state: State, before: Before, move: Tensor, got: Got, step: Step) -> State:
-        mixed = got.push[0]
+    def receive(state: State, carried: Any, move: Tensor, got: Got, step: Step) -> State:
+        before, mixed = state.kept, got.push[0]
         memory = (1 - theta) * before.x + theta * before.mixed
-        x = mixed + (state.x - memory) + move
-        return State(x, got.a, Before(state.x, mixed, before.gradient))
+        x = mixed + (state.x - memory) + (move - before.move)
+        return State(x, got.a, Before(state.x, mixed, move))
 
-    return Algorithm(
-        "DEXTRA",
-        sgd(lr),
-        start=start,
-        direction=direction,
-        send=send,
-        receive=receive,
-        static=True,
-        plain_sgd=True,
-    )
+    return Algorithm("DEXTRA", sgd(lr), start=start, send=send, receive=receive, static=True)
 
 
 def all_reduce(lr: Rate, momentum: float = 0.0) -> Algorithm:
