@@ -1,6 +1,7 @@
 """The directed family: against dense equations, and what characterises each method."""
 
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,10 +12,12 @@ import pushsum as ps
 from pushsum import algorithms as alg
 from pushsum import config, training
 from pushsum.config import Link
+from pushsum.engines import tree
 from pushsum.engines.engine import Setup
 from pushsum.experiment import Experiment
 from pushsum.experiment.costs import Costs
 from pushsum.faults import plan
+from pushsum.protocol import what_is_sent
 from strategies import random_cycle
 
 SEEDS = range(2)
@@ -518,6 +521,32 @@ def test_late_messages_hide_in_as_many_steps_also_between_exchanges():
         setup = Setup(alg.osgp(0.1, delay), ps.topology.ring(3), every=every)
         costs = Costs(lambda t, s=setup: s, (1, 0, 0), 1000, Link(gigabits=0.001), plan(0))
         assert costs.seconds(every, compute, 0.0)["transfer"] == pytest.approx(waits)
+
+
+# --------------------------------------------------------------------------- on the page
+
+
+def test_the_page_says_what_a_method_sends_and_keeps():
+    """The table of docs/methods.md against the methods themselves, at 8 nodes and 50 parameters."""
+    page = (Path(__file__).parent.parent / "docs" / "methods.md").read_text()
+    told = {}
+    for line in page[: page.index("## On one problem")].splitlines():
+        if line.startswith("| ") and not line.startswith("| method"):
+            names, vectors, memory, graphs, *_ = (cell.strip() for cell in line.split("|")[1:-1])
+            told |= dict.fromkeys(names.split(", "), (vectors, memory, graphs))
+    assert told.keys() == set(alg.METHODS)
+    targets = torch.arange(8.0)[:, None].expand(8, 50)
+    for name, (vectors, memory, graphs) in told.items():
+        method = alg.parse(name, lr=0.1, momentum=0.5, weighting="uniform")
+        if vectors.isdigit():
+            assert sum(what_is_sent(method, 8, 50)) == int(vectors), name
+        if memory.isdigit():
+            *_, r = ps.iterate(
+                method, "ring", lambda y, t: y - targets, torch.zeros(8, 50), 2, full_gradient=abs
+            )
+            copies = sum(part.shape == (8, 50) for part in tree.leaves(r.state.kept))
+            assert copies == int(memory), name
+        assert method.static == (graphs == "one that never changes"), name
 
 
 # --------------------------------------------------------------------------- in a run
