@@ -36,7 +36,8 @@ def pfedme(
         penalty: lambda; the larger, the closer personal models stay to the common one.
         inner: gradient steps towards the prox, in every step.
         inner_lr: their step size, below 2 / (L + penalty).
-        base: the method of the common model.
+        base: the method of the common model, by name or as a function of lr; one that takes one
+            gradient per step, and not OSGP.
 
     >>> import pushsum as ps, torch
     >>> targets = torch.tensor([[0.0], [1.0], [5.0]])
@@ -76,7 +77,8 @@ def ditto(
         lr: step size of the common model.
         penalty: lambda; the larger, the closer personal models stay to the common one.
         personal_lr: eta, the step size of the personal models.
-        base: the method of the common model.
+        base: the method of the common model, by name or as a function of lr; one that takes one
+            gradient per step, and not OSGP.
 
     >>> import pushsum as ps, torch
     >>> targets = torch.tensor([[0.0], [1.0], [5.0]])

@@ -17,7 +17,13 @@ Weights = str | Weighting | Matrix
 def sgap(lr: Rate, weighting: Weights = MOREAU) -> Algorithm:
     """Stochastic gradient with Adaptive Weighting Push-SUM (Algorithm 2).
 
-        epsilon_i^(t-1) = -lr g_i^(t-1)
+        x' = W (x - lr g(y)),   a' = W a,   y = x / a
+
+    Column i of W is what node i gives, which may depend on how far the others are from it.
+
+    Args:
+        lr: step size.
+        weighting: W, the paper's Moreau weights unless another is named.
 
     >>> import pushsum as ps
     >>> targets = torch.tensor([[0.0], [1.0], [5.0]])
@@ -28,6 +34,8 @@ def sgap(lr: Rate, weighting: Weights = MOREAU) -> Algorithm:
     ...                       torch.zeros(3, 1), steps=200)
     >>> round(last.average.item(), 3)
     2.0
+
+    Source: the paper, Algorithm 2.
     """
     return Algorithm("SGAP", sgd(lr), as_weighting(weighting))
 
@@ -35,8 +43,17 @@ def sgap(lr: Rate, weighting: Weights = MOREAU) -> Algorithm:
 def sgp(lr: Rate) -> Algorithm:
     """Stochastic gradient push: SGAP with the original Push-SUM's uniform weights.
 
+        x' = C (x - lr g(y)),   a' = C a,   y = x / a
+
+    Args:
+        lr: step size.
+
     >>> sgp(0.1).weighting
     uniform
+
+    Source: Nedić and Olshevsky, Stochastic gradient-push for strongly convex functions on
+    time-varying directed graphs, IEEE TAC 2016; Assran, Loizou, Ballas and Rabbat, Stochastic
+    gradient push for distributed deep learning, ICML 2019.
     """
     return Algorithm("SGP", sgd(lr))
 
@@ -44,11 +61,20 @@ def sgp(lr: Rate) -> Algorithm:
 def msgap(lr: Rate, momentum: float, weighting: Weights = MOREAU) -> Algorithm:
     """Momentum SGD with Adaptive Weighting Push-SUM (Algorithm 2).
 
-        m_i^(t) = momentum m_i^(t-1) + g_i^(t-1),   epsilon_i^(t-1) = -lr m_i^(t)
+        m' = momentum m + g(y),   x' = W (x - lr m'),   a' = W a,   y = x / a
+
+    Every node has a momentum of its own, which is not sent.
+
+    Args:
+        lr: step size.
+        momentum: in [0, 1).
+        weighting: W, the paper's Moreau weights unless another is named.
 
     >>> from pushsum import weighting
     >>> msgap(lambda t: 0.1 / t**0.5, 0.8, weighting.lazy(0.5)).weighting  # lr as a schedule
     lazy(c=0.5)
+
+    Source: the paper, Algorithm 2.
     """
     return Algorithm("MSGAP", momentum_sgd(lr, momentum), as_weighting(weighting))
 
@@ -56,21 +82,32 @@ def msgap(lr: Rate, momentum: float, weighting: Weights = MOREAU) -> Algorithm:
 def msgp(lr: Rate, momentum: float) -> Algorithm:
     """Momentum SGP: MSGAP with the original Push-SUM's uniform weights.
 
+    Args:
+        lr: step size.
+        momentum: in [0, 1).
+
     >>> msgp(0.1, momentum=1.0)
     Traceback (most recent call last):
     ValueError: momentum = 1.0: momentum lies in [0, 1)
+
+    Source: see `sgp`.
     """
     return Algorithm("MSGP", momentum_sgd(lr, momentum))
 
 
 def qgm(lr: Rate, momentum: float, weighting: Weights = "uniform") -> Algorithm:
-    """Quasi-global momentum (Lin et al., 2021) over Push-SUM: momentum of where exchanges lead.
+    """Quasi-global momentum over Push-SUM: momentum of where exchanges lead.
 
-        epsilon_i^(t-1) = -lr (momentum m_i^(t-1) + g_i^(t-1))
-        m_i^(t) = momentum m_i^(t-1) + (1 - momentum) (y_i^(t-1) - y_i^(t)) / lr
+        x' = W (x - lr (momentum m + g(y))),   a' = W a,   y' = x' / a'
+        m' = momentum m + (1 - momentum) (y - y') / lr
 
     A node's own momentum remembers its own data only. The way of its corrected parameter has the
     neighbours' in it, and nothing more is sent. With momentum = 0 it is SGAP.
+
+    Args:
+        lr: step size.
+        momentum: in [0, 1).
+        weighting: W.
 
     >>> import pushsum as ps
     >>> targets = torch.tensor([[0.0], [1.0], [5.0]])
@@ -79,6 +116,9 @@ def qgm(lr: Rate, momentum: float, weighting: Weights = "uniform") -> Algorithm:
     ...                       torch.zeros(3, 1), steps=400)
     >>> round(last.average.item(), 3)
     2.0
+
+    Source: Lin, Karimireddy, Stich and Jaggi, Quasi-global momentum: accelerating decentralized
+    deep learning on heterogeneous data, ICML 2021. Theirs is over undirected graphs.
     """
     check_momentum(momentum)
 
@@ -158,7 +198,11 @@ def dextra(lr: Rate, theta: float = 0.5) -> Algorithm:
 def all_reduce(lr: Rate, momentum: float = 0.0) -> Algorithm:
     """Centralized SGD, as DistributedDataParallel does it: the ceiling to compare with.
 
-        g = mean_i g_i,   m = momentum m + g,   x = x - lr m   at every node alike
+        m' = momentum m + mean_i g_i,   x' = x - lr m'   at every node alike
+
+    Args:
+        lr: step size.
+        momentum: in [0, 1).
 
     >>> all_reduce(0.1).mean_gradient
     True
