@@ -22,6 +22,7 @@ WEIGHTINGS = ("uniform", "lazy:c=0.3", "moreau:k=0.5,v=0.1", "scale-free-moreau"
 TOPOLOGIES = ("full", "divide", "exponential", "random")
 SGD = partial(torch.optim.SGD, lr=0.05, momentum=0.5, weight_decay=0.01)
 ADAMW = partial(torch.optim.AdamW, lr=0.05)
+PRIVATE = "private Push-DIGing"  # by the function that makes it, not by name
 
 
 def cases():
@@ -29,9 +30,12 @@ def cases():
     for name, method in METHODS.items():
         weightings = WEIGHTINGS if "weighting" in method.parameters else ("uniform",)
         yield from ((name, weighting) for weighting in weightings)
+    yield PRIVATE, "uniform"
 
 
 def made(name, weighting="uniform"):
+    if name == PRIVATE:
+        return ps.algorithms.private_push_sum(made("Push-DIGing"), steps=2, scale=3.0)
     return ps.algorithms.parse(name, lr=0.05, momentum=0.5, weighting=weighting)
 
 
@@ -42,8 +46,9 @@ def fits(name, where, every=1):
 
 STATIC = tuple(name for name in METHODS if made(name).static)
 UNIFORM = tuple(name for name, method in METHODS.items() if "weighting" not in method.parameters)
+UNIFORM += (PRIVATE,)
 IN_A_LOOP = tuple(  # one gradient per step, at the model
-    name for name in METHODS if made(name).asks == "model" and made(name).point is None
+    name for name in (*METHODS, PRIVATE) if made(name).asks == "model" and made(name).point is None
 )
 
 

@@ -1,6 +1,7 @@
 """The directed family: against dense equations, and what characterises each method."""
 
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +11,13 @@ import dense
 import pushsum as ps
 from pushsum import algorithms as alg
 from pushsum import config, training
+from pushsum.config import Link
+from pushsum.engines import tree
+from pushsum.engines.engine import Setup
 from pushsum.experiment import Experiment
+from pushsum.experiment.costs import Costs
+from pushsum.faults import plan
+from pushsum.protocol import what_is_sent
 from strategies import random_cycle
 
 SEEDS = range(2)
@@ -266,6 +273,18 @@ def test_dextra_on_the_one_way_ring_has_an_interval_of_step_sizes():
     assert max(distance(lr) for lr in (0.4, 0.5, 0.6, 0.7)) < EXACT
 
 
+@pytest.mark.parametrize("decay", [0.0, 0.25])
+def test_dextra_takes_schedules_and_weight_decay(decay):
+    """A step size that falls, and the ridge's minimizer; differences of gradients know neither."""
+    targets = torch.arange(1.0, 6.0, dtype=torch.float64)[:, None]
+    ridge = partial(torch.optim.SGD, lr=0.5, weight_decay=decay) if decay else None
+    method = alg.dextra(lambda t: 0.7 if t < 50 else 0.5)
+    x0 = torch.zeros(5, 1, dtype=torch.float64)
+    *_, last = ps.iterate(method, "ring", lambda y, t: y - targets, x0, 300, optimizer=ridge)
+    best = torch.full_like(x0, 3 / (1 + decay))
+    torch.testing.assert_close(last.y, best, rtol=0, atol=EXACT)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_dextra_reaches_the_minimizer_within_its_interval(seed):
     steps = [
@@ -425,14 +444,22 @@ def test_personal_models_are_the_closed_forms(seed):
         (lambda: alg.push_lsvrg_up(0.15, p="x"), r"p = 'x': a probability"),
         (lambda: alg.osgp(0.1, delay=-1), r"delay = -1: .* integer >= 0"),
         (lambda: alg.osgp(0.1, delay=1.5), r"delay = 1.5"),
+        (lambda: alg.osgp(0.1, random="no"), r"random = 'no': .* True or False"),
         (lambda: alg.push_lsvrg_up(0.15, p=0.0), r"p = 0.0: a probability in \(0, 1\]"),
-        (lambda: alg.pfedme(0.1, penalty=-1), r"penalty = -1: a number > 0"),
+        (lambda: alg.pfedme(0.1, penalty=-1), r"penalty = -1: a finite number > 0"),
+        (lambda: alg.pfedme(0.1, inner_lr=np.inf), r"inner_lr = inf: a finite number > 0"),
         (lambda: alg.pfedme(0.1, inner=0), r"inner = 0: .* integer >= 1"),
-        (lambda: alg.ditto(0.1, personal_lr=0), r"personal_lr = 0: a number > 0"),
+        (lambda: alg.ditto(0.1, personal_lr=0), r"personal_lr = 0: a finite number > 0"),
         (lambda: alg.ditto(0.1, base="allreduce"), r"base = AllReduce: .* such as SGP"),
         (lambda: alg.pfedme(0.1, base="Push-LSVRG-UP"), r"base = Push-LSVRG-UP: .* such as SGP"),
         (lambda: alg.ditto(0.1, base="sgd"), r"unknown algorithm 'sgd'"),
+        (lambda: alg.ditto(0.1, base="msgp"), r"MSGP: it needs momentum: .* a function of lr"),
+        (lambda: alg.ditto(0.1, base="osgp"), r"base = OSGP: .* nothing under way, such as SGP"),
+        (lambda: alg.ditto(0.1, base=3), r"base = 3: give the name of a method, or a function"),
+        (lambda: alg.ditto(0.1, base=lambda lr: lr), r"base = .* or a function of lr that returns"),
         (lambda: alg.private_push_sum(alg.ab(0.1)), r"algorithm = AB: .* only push, such as SGP"),
+        (lambda: alg.private_push_sum("sgp"), r"algorithm = 'sgp': give a method, such as sgp"),
+        (lambda: alg.private_push_sum(alg.sgp(0.1), scale=np.inf), r"scale = inf: .* > 0"),
         (lambda: alg.parse("dextra", {"beta": 1}, lr=0.1), r"DEXTRA: it has no parameter beta"),
     ],
 )
@@ -468,8 +495,58 @@ def test_what_a_run_lacks_is_one_line():
     for name in ("abn", "push-lsvrg-up", "pfedme", "ditto"):
         with pytest.raises(ValueError, match=r"takes gradients elsewhere than at the model"):
             ps.PushSum(model, optimizer, algorithm=name)
-    with pytest.raises(ValueError, match="DEXTRA must know what a step size is: optimizer SGD"):
-        ps.iterate(alg.dextra(0.1), ring, lambda y, t: y, x0, 1, optimizer=torch.optim.AdamW)
+    with pytest.raises(ValueError, match=r"algorithm = 'push-pull': .* or a name and an optimizer"):
+        ps.iterate("push-pull", ring, lambda y, t: y, x0, 1)
+
+
+def test_iterate_takes_a_name_beside_an_optimizer():
+    targets = torch.arange(4.0, dtype=torch.float64)[:, None]
+    run = partial(
+        ps.iterate,
+        topology="ring",
+        gradient=lambda y, t: y - targets,
+        x0=torch.zeros_like(targets),
+        steps=5,
+        optimizer=partial(torch.optim.SGD, lr=0.1),
+    )
+    for name, made in (("push-pull", alg.push_pull(0.3)), ("SGAP", alg.sgap(0.3))):
+        for one, other in zip(run(name), run(made), strict=True):
+            assert torch.equal(one.y, other.y)
+
+
+def test_late_messages_hide_in_as_many_steps_also_between_exchanges():
+    """With four moves per exchange, a delay of one step hides as long as one gradient takes."""
+    wire, compute = 8 * 1000 / 1e6, 0.003
+    for every, delay, waits in ((1, 0, wire), (1, 1, wire - compute), (4, 1, wire - compute)):
+        setup = Setup(alg.osgp(0.1, delay), ps.topology.ring(3), every=every)
+        costs = Costs(lambda t, s=setup: s, (1, 0, 0), 1000, Link(gigabits=0.001), plan(0))
+        assert costs.seconds(every, compute, 0.0)["transfer"] == pytest.approx(waits)
+
+
+# --------------------------------------------------------------------------- on the page
+
+
+def test_the_page_says_what_a_method_sends_and_keeps():
+    """The table of docs/methods.md against the methods themselves, at 8 nodes and 50 parameters."""
+    page = (Path(__file__).parent.parent / "docs" / "methods.md").read_text()
+    told = {}
+    for line in page[: page.index("## On one problem")].splitlines():
+        if line.startswith("| ") and not line.startswith("| method"):
+            names, vectors, memory, graphs, *_ = (cell.strip() for cell in line.split("|")[1:-1])
+            told |= dict.fromkeys(names.split(", "), (vectors, memory, graphs))
+    assert told.keys() == set(alg.METHODS)
+    targets = torch.arange(8.0)[:, None].expand(8, 50)
+    for name, (vectors, memory, graphs) in told.items():
+        method = alg.parse(name, lr=0.1, momentum=0.5, weighting="uniform")
+        if vectors.isdigit():
+            assert sum(what_is_sent(method, 8, 50)) == int(vectors), name
+        if memory.isdigit():
+            *_, r = ps.iterate(
+                method, "ring", lambda y, t: y - targets, torch.zeros(8, 50), 2, full_gradient=abs
+            )
+            copies = sum(part.shape == (8, 50) for part in tree.leaves(r.state.kept))
+            assert copies == int(memory), name
+        assert method.static == (graphs == "one that never changes"), name
 
 
 # --------------------------------------------------------------------------- in a run

@@ -379,6 +379,15 @@ def test_a_k_chosen_per_topology_stays_one_row(tmp_path: Path) -> None:
     assert results(tmp_path).methods == ("SGAP, moreau", "SGAP, lazy")
 
 
+def test_a_row_says_a_methods_own_parameters_and_how_often_it_exchanges(tmp_path: Path) -> None:
+    own = {"algorithm.parameters": {"delay": 2}, "algorithm.every": 4}
+    fake_runs.run(tmp_path / "a", algorithm="OSGP", config=own)
+    fake_runs.run(tmp_path / "b", algorithm="SGP")
+    found = results(tmp_path).settings[0]
+    assert found.setup("OSGP") == "lr 0.01, delay 2, every 4, uniform"
+    assert found.setup("SGP") == "lr 0.01, uniform"
+
+
 def test_every_row_of_every_table_says_what_it_ran_with(tmp_path: Path) -> None:
     for algorithm, weighting in {"SGP": "far-first", "SGAP": "lazy:c=0.5", "MSGAP": "far"}.items():
         fake_runs.run(tmp_path / algorithm, algorithm=algorithm, weighting=weighting)

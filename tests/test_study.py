@@ -270,9 +270,9 @@ def test_methods_are_compared_at_equal_steps_and_at_equal_bytes(monkeypatch):
     assert rows[0] == "| SGP | 0.1 | 40.50 ± 0.71 (2 seeds) |  | 40.00 | 0.200 | 20.0 | 0.02 |"
     assert "| 45.50 ± 0.71 (2 seeds) | **+5.00 ± 0.00** (2 seeds) | 45.00 | 0.400" in rows[5]
     assert rows[7].startswith("| QGM | 0.1 | – (1 diverged) | – | – |")
+    table = TEXTS["methods-findings"](found)
     answers = {
-        line.split("|")[1].strip(): line.split("|")[2].strip()
-        for line in TEXTS["methods-findings"](found).splitlines()
+        line.split("|")[1].strip(): line.split("|")[2].strip() for line in table.splitlines()
     }
     assert answers["Push-DIGing − SGP, equal steps: ahead?"] == "**+5.00 ± 0.00** (2 seeds), yes"
     late = answers["Push-DIGing − SGP, equal gigabytes: ahead?"]  # 35 against 40 and 41
@@ -282,6 +282,12 @@ def test_methods_are_compared_at_equal_steps_and_at_equal_bytes(monkeypatch):
     assert seldom.endswith("yes")
     cost = answers["MSGP, every 4 − MSGP, equal steps: less than 1 point behind?"]
     assert cost == "**-1.50 ± 0.00** (2 seeds), no"
+    assert answers["QGM − SGP, equal steps: ahead?"] == "1 diverged, no"
+    assert answers["**tracking pays**"] == "**yes**"  # one of three does, whatever the others do
+    assert answers["**momentum pays**"] == "**yes**"
+    assert answers["**less often pays**"] == "**–**"  # not with 4; with 16 there is no run
+    assert answers["**overlap pays**"] == "**–**"
+    assert all("seeds" not in line.split("|")[4] for line in table.splitlines())  # of two: both
     tried = TEXTS["methods-rates"](found, "divide").splitlines()
     assert tried[2] == "| SGP | – | 30.00 | **40.00** | – | diverged |  |"
     steps, percent = {name: line for name, *line in methods.lines(found, "divide", "steps")}["SGP"]

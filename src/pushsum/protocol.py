@@ -126,7 +126,7 @@ class Algorithm:
         static: whether it is for a graph that never changes.
         mean_gradient: whether gradients are averaged over all nodes before `direction`.
         plain_sgd: whether the local optimizer must be SGD: the method looks at `Step.rate`.
-        late: after how many exchanges it uses what was sent; modelled time hides transfers in them.
+        late: after how many steps it uses what was sent; modelled time hides transfers in them.
         holds_mass: whether what it keeps is mass on its way to the nodes, an `Underway`.
     """
 

@@ -26,18 +26,19 @@ ROWS = {  #: row -> algorithm and steps per exchange
 STEPS, BYTES, SECONDS = "steps", "gigabytes", "modelled seconds"
 AXES = (STEPS, BYTES, SECONDS)
 TRACKERS = ("S-ADDOPT", "Push-DIGing", "Push-Pull")
-#: What the plan asks: whether one is ahead of the other at equal steps or bytes, or costs less
-#: than so many points.
-QUESTIONS = (
-    *((name, "SGP", axis, 0) for axis in (STEPS, BYTES) for name in TRACKERS),
-    *((name, "SGP", STEPS, 0) for name in ("MSGP", "QGM")),
-    *(
-        (name, "MSGP", axis, cost)
-        for axis, cost in ((BYTES, 0), (STEPS, 1))
+#: Is one ahead of the other at an equal axis, or less than so many points behind?
+Question = tuple[str, str, str, int]
+#: What the plan calls a finding: something pays if one of these ways has a yes to all it asks.
+FINDINGS: dict[str, tuple[tuple[Question, ...], ...]] = {
+    "tracking pays": tuple(((name, "SGP", STEPS, 0),) for name in TRACKERS),
+    "tracking pays for its bytes": tuple(((name, "SGP", BYTES, 0),) for name in TRACKERS),
+    "momentum pays": tuple(((name, "SGP", STEPS, 0),) for name in ("MSGP", "QGM")),
+    "less often pays": tuple(
+        ((name, "MSGP", BYTES, 0), (name, "MSGP", STEPS, 1))
         for name in ("MSGP, every 4", "MSGP, every 16")
     ),
-    ("OSGP", "SGP", STEPS, 1),
-)
+    "overlap pays": ((("OSGP", "SGP", STEPS, 1),),),
+}
 
 
 def of(found: list[Ended], row: str, topology: str = "") -> list[Ended]:
@@ -124,18 +125,48 @@ def _reached(accuracy: float | None, chosen: bool) -> str:
     return f"**{text}**" if chosen else text
 
 
+@dataclass(frozen=True)
+class Record:
+    """What a run has used, and reached, at one of its records."""
+
+    used: dict[str, float]  #: by axis
+    accuracy: float
+
+
 def findings(found: list[Ended]) -> str:
-    """The plan's questions, each with its difference and its answer."""
+    """The plan's questions with their differences and answers, and what they add up to."""
     recorded, rows = curves(found), []
-    for one, other, axis, cost in QUESTIONS:
-        question = "ahead?" if cost == 0 else f"less than {cost} point behind?"
-        answers = []
-        for topology in (*WHERE, ""):
-            pair = counted(found, one, topology), counted(found, other, topology)
-            gap = over_seeds(_gaps(recorded, *pair, axis))
-            answers.append("–" if gap is None else f"{points(gap)}, {answer(gap, cost / 100)}")
-        rows.append([f"{one} − {other}, equal {axis}: {question}", *answers])
+    for finding, ways in FINDINGS.items():
+        asked = {question: _answers(found, recorded, question) for way in ways for question in way}
+        for (one, other, axis, cost), here in asked.items():
+            question = "ahead?" if cost == 0 else f"less than {cost} point behind?"
+            shown = (f"{gap}, {said}" if gap else said for gap, said in here)
+            rows.append([f"{one} − {other}, equal {axis}: {question}", *shown])
+        said = (
+            _any([_all([asked[question][place][1] for question in way]) for way in ways])
+            for place in range(len(WHERE) + 1)
+        )
+        rows.append([f"**{finding}**", *(f"**{verdict}**" for verdict in said)])
     return table(["points", *(where.capitalize() for where in WHERE), "both"], rows)
+
+
+def _answers(
+    found: list[Ended], recorded: dict[str, list[Record]], question: Question
+) -> list[tuple[str, str]]:
+    """Difference and answer on each topology, and on both; who diverges is not ahead."""
+    one, other, axis, cost = question
+    answers = []
+    for topology in (*WHERE, ""):
+        ours, theirs = counted(found, one, topology), counted(found, other, topology)
+        lost = sum(run.seed != CHOOSING for run in of(found, one, topology)) - len(ours)
+        gaps = _gaps(recorded, ours, theirs, axis)
+        every = {topology} if topology else set(WHERE)
+        gap = over_seeds(gaps) if {where for where, _ in gaps} == every else None
+        if lost:
+            answers.append((f"{lost} diverged", "no"))
+        else:
+            answers.append(("", "–") if gap is None else (points(gap), answer(gap, cost / 100)))
+    return answers
 
 
 def answer(gap: Difference, cost: float) -> str:
@@ -145,12 +176,12 @@ def answer(gap: Difference, cost: float) -> str:
     return "no" if gap.mean + gap.half < -cost else "undecided"
 
 
-@dataclass(frozen=True)
-class Record:
-    """What a run has used, and reached, at one of its records."""
+def _all(answers: list[str]) -> str:
+    return next((said for said in ("no", "–", "undecided") if said in answers), "yes")
 
-    used: dict[str, float]  #: by axis
-    accuracy: float
+
+def _any(answers: list[str]) -> str:
+    return next((said for said in ("yes", "–", "undecided") if said in answers), "no")
 
 
 def curves(found: list[Ended]) -> dict[str, list[Record]]:

@@ -43,6 +43,7 @@ __all__ = [
     "momentum_sgd",
     "msgap",
     "msgp",
+    "named",
     "osgp",
     "parse",
     "pfedme",
@@ -58,6 +59,16 @@ __all__ = [
     "sonata",
     "takes",
 ]
+
+
+def named(name: str, weighting: Any = None) -> Algorithm:
+    """The method of a name beside an optimizer, whose step size and momentum count.
+
+    >>> named("push-diging").name
+    'Push-DIGing'
+    """
+    weights = find(name).weighting if weighting is None else weighting
+    return parse(name, lr=1.0, momentum=0.9, weighting=weights)
 
 
 def parse(name: str, parameters: Mapping[str, Any] | None = None, **given: Any) -> Algorithm:
@@ -79,9 +90,16 @@ def parse(name: str, parameters: Mapping[str, Any] | None = None, **given: Any) 
     for key in own.keys() - set(known):
         listed = ", ".join(known) or "it has none of its own"
         raise ValueError(f"algorithm {canonical(name)}: it has no parameter {key}: {listed}")
-    takes = {key: value for key, value in given.items() if key in found.parameters}
+    taken = {key: value for key, value in given.items() if key in found.parameters}
+    for key, p in found.parameters.items():
+        by_name = p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+        if by_name and p.default is p.empty and key not in {**taken, **own}:
+            raise ValueError(
+                f"algorithm {canonical(name)}: it needs {key}: give it among its parameters, or "
+                "within a function of lr of your own"
+            )
     try:
-        made = found.function(**takes, **own)
+        made = found.function(**taken, **own)
     except TypeError as error:
         raise ValueError(f"algorithm {name}: {error}") from None
     if not isinstance(made, Algorithm):

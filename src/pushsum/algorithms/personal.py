@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from pushsum.checks import is_number
+from pushsum import checks
 from pushsum.optimizers import Rate
 from pushsum.protocol import Algorithm, Got, Gradient, Sent, State, Step
 
@@ -36,7 +36,8 @@ def pfedme(
         penalty: lambda; the larger, the closer personal models stay to the common one.
         inner: gradient steps towards the prox, in every step.
         inner_lr: their step size, below 2 / (L + penalty).
-        base: the method of the common model.
+        base: the method of the common model, by name or as a function of lr; one that takes one
+            gradient per step, and not OSGP.
 
     >>> import pushsum as ps, torch
     >>> targets = torch.tensor([[0.0], [1.0], [5.0]])
@@ -50,8 +51,7 @@ def pfedme(
     NeurIPS 2020; theirs has a server.
     """
     _check(penalty=penalty, inner_lr=inner_lr)
-    if isinstance(inner, bool) or not isinstance(inner, int) or inner < 1:
-        raise ValueError(f"inner = {inner!r}: a number of gradient steps, an integer >= 1")
+    inner = checks.count("inner", inner, "the number of gradient steps")
 
     def step_of(common: Algorithm, state: State, gradient: Gradient, step: Step) -> _Found:
         theta, kept = state.kept.model, state._replace(kept=state.kept.base)
@@ -77,7 +77,8 @@ def ditto(
         lr: step size of the common model.
         penalty: lambda; the larger, the closer personal models stay to the common one.
         personal_lr: eta, the step size of the personal models.
-        base: the method of the common model.
+        base: the method of the common model, by name or as a function of lr; one that takes one
+            gradient per step, and not OSGP.
 
     >>> import pushsum as ps, torch
     >>> targets = torch.tensor([[0.0], [1.0], [5.0]])
@@ -126,11 +127,16 @@ def _beside(
     """A base method with personal models beside what it keeps."""
     from pushsum.algorithms import parse  # the table names this file's methods, too
 
-    common = parse(base, lr=lr) if isinstance(base, str) else base(lr)
-    if common.asks != "model" or common.mean_gradient:
+    common = parse(base, lr=lr) if isinstance(base, str) else callable(base) and base(lr)
+    if not isinstance(common, Algorithm):
         raise ValueError(
-            f"base = {common.name}: take a method of one gradient per step, such as SGP or "
-            "Push-DIGing"
+            f"base = {base!r}: give the name of a method, or a function of lr that returns one, "
+            "e.g. base=ps.algorithms.push_diging"
+        )
+    if common.asks != "model" or common.mean_gradient or common.holds_mass:
+        raise ValueError(
+            f"base = {common.name}: take a method of one gradient per step that has nothing under "
+            "way, such as SGP or Push-DIGing"
         )
 
     def inner(state: State) -> State:
@@ -146,9 +152,7 @@ def _beside(
         after = common.receive(inner(state), now.base, move, got, step)
         return after._replace(kept=Personal(after.kept, now.model))
 
-    def point(state: State) -> Tensor:
-        return common.gradient_point(inner(state), common.model(inner(state)))
-
+    point = common.point
     return replace(
         common,
         name=name,
@@ -157,9 +161,7 @@ def _beside(
         send=send,
         receive=receive,
         model=lambda state: common.model(inner(state)),
-        point=None
-        if common.point is None
-        else lambda state: common.gradient_point(inner(state), state.x),
+        point=None if point is None else lambda state: point(inner(state)),
         personal=lambda state: state.kept.model,
         asks="points",
     )
@@ -167,5 +169,4 @@ def _beside(
 
 def _check(**given: float) -> None:
     for name, value in given.items():
-        if not (is_number(value) and value > 0):
-            raise ValueError(f"{name} = {value!r}: a number > 0")
+        checks.number(name, value, lambda value: value > 0, "a finite number > 0")

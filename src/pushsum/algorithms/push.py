@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pushsum.checks import is_number
+from pushsum import checks
 from pushsum.methods import MOREAU
 from pushsum.optimizers import Rate, check_momentum, momentum_sgd, sgd
 from pushsum.protocol import Algorithm, Got, Gradient, Sent, State, Step, corrected
@@ -17,7 +17,13 @@ Weights = str | Weighting | Matrix
 def sgap(lr: Rate, weighting: Weights = MOREAU) -> Algorithm:
     """Stochastic gradient with Adaptive Weighting Push-SUM (Algorithm 2).
 
-        epsilon_i^(t-1) = -lr g_i^(t-1)
+        x' = W (x - lr g(y)),   a' = W a,   y = x / a
+
+    Column i of W is what node i gives, which may depend on how far the others are from it.
+
+    Args:
+        lr: step size.
+        weighting: W, the paper's Moreau weights unless another is named.
 
     >>> import pushsum as ps
     >>> targets = torch.tensor([[0.0], [1.0], [5.0]])
@@ -28,6 +34,8 @@ def sgap(lr: Rate, weighting: Weights = MOREAU) -> Algorithm:
     ...                       torch.zeros(3, 1), steps=200)
     >>> round(last.average.item(), 3)
     2.0
+
+    Source: the paper, Algorithm 2.
     """
     return Algorithm("SGAP", sgd(lr), as_weighting(weighting))
 
@@ -35,8 +43,17 @@ def sgap(lr: Rate, weighting: Weights = MOREAU) -> Algorithm:
 def sgp(lr: Rate) -> Algorithm:
     """Stochastic gradient push: SGAP with the original Push-SUM's uniform weights.
 
+        x' = C (x - lr g(y)),   a' = C a,   y = x / a
+
+    Args:
+        lr: step size.
+
     >>> sgp(0.1).weighting
     uniform
+
+    Source: Nedić and Olshevsky, Stochastic gradient-push for strongly convex functions on
+    time-varying directed graphs, IEEE TAC 2016; Assran, Loizou, Ballas and Rabbat, Stochastic
+    gradient push for distributed deep learning, ICML 2019.
     """
     return Algorithm("SGP", sgd(lr))
 
@@ -44,11 +61,20 @@ def sgp(lr: Rate) -> Algorithm:
 def msgap(lr: Rate, momentum: float, weighting: Weights = MOREAU) -> Algorithm:
     """Momentum SGD with Adaptive Weighting Push-SUM (Algorithm 2).
 
-        m_i^(t) = momentum m_i^(t-1) + g_i^(t-1),   epsilon_i^(t-1) = -lr m_i^(t)
+        m' = momentum m + g(y),   x' = W (x - lr m'),   a' = W a,   y = x / a
+
+    Every node has a momentum of its own, which is not sent.
+
+    Args:
+        lr: step size.
+        momentum: in [0, 1).
+        weighting: W, the paper's Moreau weights unless another is named.
 
     >>> from pushsum import weighting
     >>> msgap(lambda t: 0.1 / t**0.5, 0.8, weighting.lazy(0.5)).weighting  # lr as a schedule
     lazy(c=0.5)
+
+    Source: the paper, Algorithm 2.
     """
     return Algorithm("MSGAP", momentum_sgd(lr, momentum), as_weighting(weighting))
 
@@ -56,21 +82,32 @@ def msgap(lr: Rate, momentum: float, weighting: Weights = MOREAU) -> Algorithm:
 def msgp(lr: Rate, momentum: float) -> Algorithm:
     """Momentum SGP: MSGAP with the original Push-SUM's uniform weights.
 
+    Args:
+        lr: step size.
+        momentum: in [0, 1).
+
     >>> msgp(0.1, momentum=1.0)
     Traceback (most recent call last):
     ValueError: momentum = 1.0: momentum lies in [0, 1)
+
+    Source: see `sgp`.
     """
     return Algorithm("MSGP", momentum_sgd(lr, momentum))
 
 
 def qgm(lr: Rate, momentum: float, weighting: Weights = "uniform") -> Algorithm:
-    """Quasi-global momentum (Lin et al., 2021) over Push-SUM: momentum of where exchanges lead.
+    """Quasi-global momentum over Push-SUM: momentum of where exchanges lead.
 
-        epsilon_i^(t-1) = -lr (momentum m_i^(t-1) + g_i^(t-1))
-        m_i^(t) = momentum m_i^(t-1) + (1 - momentum) (y_i^(t-1) - y_i^(t)) / lr
+        x' = W (x - lr (momentum m + g(y))),   a' = W a,   y' = x' / a'
+        m' = momentum m + (1 - momentum) (y - y') / lr
 
     A node's own momentum remembers its own data only. The way of its corrected parameter has the
     neighbours' in it, and nothing more is sent. With momentum = 0 it is SGAP.
+
+    Args:
+        lr: step size.
+        momentum: in [0, 1).
+        weighting: W.
 
     >>> import pushsum as ps
     >>> targets = torch.tensor([[0.0], [1.0], [5.0]])
@@ -79,6 +116,9 @@ def qgm(lr: Rate, momentum: float, weighting: Weights = "uniform") -> Algorithm:
     ...                       torch.zeros(3, 1), steps=400)
     >>> round(last.average.item(), 3)
     2.0
+
+    Source: Lin, Karimireddy, Stich and Jaggi, Quasi-global momentum: accelerating decentralized
+    deep learning on heterogeneous data, ICML 2021. Theirs is over undirected graphs.
     """
     check_momentum(momentum)
 
@@ -108,7 +148,7 @@ class Before(NamedTuple):
 
     x: Tensor  #: (n, d)
     mixed: Tensor  #: (n, d) C x
-    gradient: Tensor  #: (n, d)
+    move: Tensor  #: (n, d)
 
 
 def dextra(lr: Rate, theta: float = 0.5) -> Algorithm:
@@ -118,9 +158,11 @@ def dextra(lr: Rate, theta: float = 0.5) -> Algorithm:
         x'' = x' + C x' - ((1 - theta) I + theta C) x - lr (g(y') - g(y))
 
     The step size must lie in an interval that depends on the graph: too small diverges as well.
+    In code the differences are of moves, -lr g, so that schedules and weight decay fit in;
+    another optimizer than SGD is new ground.
 
     Args:
-        lr: step size; the optimizer must be plain SGD, since it is given differences of gradients.
+        lr: step size.
         theta: in (0, 1/2].
 
     >>> import pushsum as ps
@@ -135,41 +177,32 @@ def dextra(lr: Rate, theta: float = 0.5) -> Algorithm:
     Source: Xi and Khan, DEXTRA: a fast algorithm for optimization over directed graphs, IEEE TAC
     2017.
     """
-    if not (is_number(theta) and 0 < theta <= 0.5):
-        raise ValueError(f"theta = {theta!r}: DEXTRA's theta lies in (0, 1/2], e.g. theta=0.5")
+    within = "DEXTRA's theta lies in (0, 1/2], e.g. theta=0.5"
+    checks.number("theta", theta, lambda theta: 0 < theta <= 0.5, within)
 
     def start(x0: Tensor, step: Step) -> Before:
         return Before(x0, x0, torch.zeros_like(x0))
 
-    def direction(state: State, gradient: Gradient, step: Step) -> tuple[Tensor, Before]:
-        g = gradient()
-        return g - state.kept.gradient, state.kept._replace(gradient=g)
-
-    def send(state: State, before: Before, move: Tensor, step: Step) -> Sent:
+    def send(state: State, carried: Any, move: Tensor, step: Step) -> Sent:
         return Sent(push=(state.x,))
 
-    def receive(state: State, before: Before, move: Tensor, got: Got, step: Step) -> State:
-        mixed = got.push[0]
+    def receive(state: State, carried: Any, move: Tensor, got: Got, step: Step) -> State:
+        before, mixed = state.kept, got.push[0]
         memory = (1 - theta) * before.x + theta * before.mixed
-        x = mixed + (state.x - memory) + move
-        return State(x, got.a, Before(state.x, mixed, before.gradient))
+        x = mixed + (state.x - memory) + (move - before.move)
+        return State(x, got.a, Before(state.x, mixed, move))
 
-    return Algorithm(
-        "DEXTRA",
-        sgd(lr),
-        start=start,
-        direction=direction,
-        send=send,
-        receive=receive,
-        static=True,
-        plain_sgd=True,
-    )
+    return Algorithm("DEXTRA", sgd(lr), start=start, send=send, receive=receive, static=True)
 
 
 def all_reduce(lr: Rate, momentum: float = 0.0) -> Algorithm:
     """Centralized SGD, as DistributedDataParallel does it: the ceiling to compare with.
 
-        g = mean_i g_i,   m = momentum m + g,   x = x - lr m   at every node alike
+        m' = momentum m + mean_i g_i,   x' = x - lr m'   at every node alike
+
+    Args:
+        lr: step size.
+        momentum: in [0, 1).
 
     >>> all_reduce(0.1).mean_gradient
     True

@@ -7,11 +7,10 @@ def waiting_seconds(cover: float, busy: Tensor, latency: Tensor, slack: Tensor) 
     """How long a step lasts beyond its gradient, until the slowest message is there.
 
     One with slack 0 is needed in the step in which it was sent: all wait for it. One that is needed
-    s exchanges later has their time. A link is busy with one message at a time, however late they
-    may be, while latencies of several overlap:
+    s exchanges later has their time, a part of it where s < 1. A link is busy with one message at a
+    time, however late they may be, while latencies of several overlap:
 
-        wait = max over messages of  busy + latency                                if s = 0
-                                     max(busy, (busy + latency) / s) - cover       if s > 0
+        wait = max over messages of  max(busy - cover, (busy + latency - s cover) / max(s, 1))
 
     Args:
         cover: seconds that the nodes compute from one exchange to the next.
@@ -21,11 +20,10 @@ def waiting_seconds(cover: float, busy: Tensor, latency: Tensor, slack: Tensor) 
 
     >>> from torch import tensor
     >>> links = tensor([1.0, 2.0]), tensor([0.0, 4.0])
-    >>> [waiting_seconds(1.5, *links, tensor([s, s])) for s in (0, 1, 2, 9)]
-    [6.0, 4.5, 1.5, 0.5]
+    >>> [waiting_seconds(1.5, *links, tensor([s, s])) for s in (0, 0.5, 1, 2, 9)]
+    [6.0, 5.25, 4.5, 1.5, 0.5]
     """
     if len(busy) == 0:
         return 0.0
-    wire = busy + latency
-    hidden = busy.maximum(wire / slack.clamp(min=1)) - cover
-    return max(0.0, float(hidden.where(slack > 0, wire).max()))
+    late = (busy + latency - slack * cover) / slack.clamp(min=1)
+    return max(0.0, float(late.maximum(busy - cover).max()))

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from pushsum import checks
+from pushsum.algorithms import named
 from pushsum.engines import tree
 from pushsum.engines.arithmetic import BLOCK, LONG, column_blocks, distances
 from pushsum.engines.arrivals import Arrivals
@@ -483,7 +484,7 @@ def _zeros(count: int) -> Tensor:
 
 
 def iterate(
-    algorithm: Algorithm,
+    algorithm: str | Algorithm,
     topology: str | Topology,
     gradient: UserGradient,
     x0: Tensor,
@@ -499,7 +500,8 @@ def iterate(
     """Run an algorithm on a graph sequence, one `Iterate` per step.
 
     Args:
-        algorithm: one of `pushsum.algorithms`.
+        algorithm: one of `pushsum.algorithms`, or the name of one, whose step size is that of
+            `optimizer`.
         topology: one of `pushsum.topology`, or the name of one, of as many nodes as x0 has rows.
         gradient: (y, t) -> (n, d): row i is the gradient that node i takes at its own row of y,
             which is y^(t-1), in step t.
@@ -524,9 +526,12 @@ def iterate(
     2.0
     """
     checks.count("steps", steps, "the number of steps", least=0)
+    if isinstance(algorithm, str) and optimizer is not None:
+        algorithm = named(algorithm)
     if not isinstance(algorithm, Algorithm):
         raise ValueError(
-            f"algorithm = {algorithm!r}: give one of pushsum.algorithms, such as sgp(lr=0.1)"
+            f"algorithm = {algorithm!r}: give one of pushsum.algorithms, such as sgp(lr=0.1), or a "
+            "name and an optimizer"
         )
     rule = None if optimizer is None else torch_rule(as_maker(optimizer))
     graphs = as_topology(topology, len(x0))

@@ -91,7 +91,7 @@ class Costs:
             times = self._on_the_wire(
                 (push + pull) * self.vector, senders[needed], receivers[needed]
             )
-            slack = fates[needed] + setup.algorithm.late
+            slack = fates[needed] + setup.algorithm.late / setup.every
             transfer += waiting_seconds(setup.every * compute, *times, slack)
         hidden = min(weighting, transfer) if self.link.overlap else 0.0
         exposed = weighting - hidden

@@ -122,14 +122,14 @@ class Setting:
         return list(dict.fromkeys(method for method, _ in self.cells))
 
     def setup(self, method: str) -> str:
-        """Step size, momentum and weights of a method's runs; by topology where they differ.
+        """Step size, momentum, weights and the like of a method's runs; by topology if they differ.
 
         As in "lr 0.1, momentum 0.8, moreau(k=1, v=0.1) on Full, moreau(k=0.1, v=0.1) on Exp".
         """
         cells = {t: cell.runs for t in self.topologies if (cell := self.cells.get((method, t)))}
         return ", ".join(
             part
-            for trait in (_step_size, _momentum, _optimizer, lambda run: run.weighting)
+            for trait in (_step_size, _momentum, _optimizer, _own, lambda run: run.weighting)
             if (
                 part := _by_topology(
                     {t: " or ".join(dict.fromkeys(map(trait, runs))) for t, runs in cells.items()}
@@ -327,6 +327,13 @@ def _momentum(run: Run) -> str:
 
 def _optimizer(run: Run) -> str:
     return "" if run.config.get("algorithm.optimizer") is None else word(run, "algorithm.optimizer")
+
+
+def _own(run: Run) -> str:
+    """The parameters of the method's own, and how often it exchanges."""
+    own = [key for key in run.config if key.startswith("algorithm.parameters.")]
+    own += ["algorithm.every"] * (run.config.get("algorithm.every", 1) != 1)
+    return ", ".join(f"{key.rpartition('.')[2]} {word(run, key)}" for key in own)
 
 
 def _by_topology(texts: Mapping[str, str]) -> str:

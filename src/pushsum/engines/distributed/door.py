@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
-from pushsum import __version__, algorithms, methods, protocol, topology
+from pushsum import __version__, algorithms, protocol, topology
 from pushsum.engines.distributed.peers import Peers
 from pushsum.engines.engine import Setup
 from pushsum.engines.gradients import Layout
@@ -23,8 +23,7 @@ WIRES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 def as_algorithm(given: str | Algorithm, weighting: str | Weighting | Matrix | None) -> Algorithm:
     """The method; its own step size and momentum are those of the optimizer."""
     if isinstance(given, str):
-        weights = methods.find(given).weighting if weighting is None else weighting
-        found = algorithms.parse(given, lr=1.0, momentum=0.9, weighting=weights)
+        found = algorithms.named(given, weighting)
     elif isinstance(given, Algorithm):
         found = given
     else:
