@@ -286,6 +286,19 @@ def test_plain_pushsum_prints_its_help(pushsum):
     assert err == ""
 
 
+@pytest.mark.parametrize(("typed", "meant"), [("s", "sweep"), ("sweep --tu", "--tune")])
+def test_shells_complete_commands_and_options(typed, meant):
+    words = {"COMP_WORDS": f"pushsum {typed}", "COMP_CWORD": str(len(typed.split()))}
+    answer = subprocess.run(
+        [sys.executable, "-m", "pushsum"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | words | {"_PUSHSUM_COMPLETE": "complete_bash"},
+    )
+    assert answer.stdout.split() == [meant]
+
+
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 def test_a_terminal_without_unicode_gets_something(encoding):
     command = [sys.executable, "-m", "pushsum", "topology", "ring"]

@@ -41,7 +41,7 @@ def demo(
     ] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
-    """Run the five algorithms on the paper's four topologies: beside Theorem 1, then for real.
+    """Five algorithms on the paper's four topologies: beside Theorem 1, then on real data.
 
     First consensus and a heterogeneous quadratic, every step beside the bound; then networks on
     handwritten digits, half of the labels at half of the nodes, with a report at the end.

@@ -79,8 +79,8 @@ def run(
     log: Annotated[
         list[str] | None,
         typer.Option(
-            help="Also tell tensorboard, wandb or mlflow (extras of these names), or a logger of "
-            "your own, FILE.py:name; can be repeated.",
+            help="Also send the records to tensorboard, wandb or mlflow (extras of these names) or "
+            "to a logger of your own, FILE.py:name; can be repeated.",
             metavar="NAME",
         ),
     ] = None,
