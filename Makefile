@@ -44,7 +44,7 @@ bench: $(VENV)/.installed ## run the benchmarks (BENCH_ARGS=...)
 study: $(VENV)/.installed ## run what the study behind the evidence pages lacks: many hours (JOBS=...)
 	@$(BIN)/python -m study.run --jobs $(JOBS)
 	@for step in consensus family; do test -e study/results/$$step.csv || $(BIN)/python -m study.$$step || exit 1; done
-	@for step in report collect publish; do $(BIN)/python -m study.$$step || exit 1; done
+	@for step in collect publish; do $(BIN)/python -m study.$$step || exit 1; done
 
 clean: ## remove .venv and everything else that was generated
 	@rm -rf $(VENV) build dist pushsum-demo .cache .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

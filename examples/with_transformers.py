@@ -49,7 +49,7 @@ model = Classifier()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
 node = ps.PushSum(model, optimizer, topology="exponential")
-mine = torch.from_numpy(ps.data.partition.dirichlet(labels, node.n, alpha=0.5)[node.rank])
+samples = torch.from_numpy(ps.data.partition.dirichlet(labels, node.n, alpha=0.5)[node.rank])
 
 # the node has met its peers; without torchrun's variables the Trainer takes this process for the
 # only one: else it would average gradients over all of them, and cut every node's own data again
@@ -70,7 +70,7 @@ arguments = TrainingArguments(
     use_cpu=not torch.cuda.is_available(),
 )
 trainer = Trainer(
-    model=model, args=arguments, train_dataset=Mine(mine), optimizers=(optimizer, schedule)
+    model=model, args=arguments, train_dataset=Mine(samples), optimizers=(optimizer, schedule)
 )
 trainer.train()
 

@@ -286,6 +286,19 @@ def test_plain_pushsum_prints_its_help(pushsum):
     assert err == ""
 
 
+@pytest.mark.parametrize(("typed", "meant"), [("s", "sweep"), ("sweep --tu", "--tune")])
+def test_shells_complete_commands_and_options(typed, meant):
+    words = {"COMP_WORDS": f"pushsum {typed}", "COMP_CWORD": str(len(typed.split()))}
+    answer = subprocess.run(
+        [sys.executable, "-m", "pushsum"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | words | {"_PUSHSUM_COMPLETE": "complete_bash"},
+    )
+    assert answer.stdout.split() == [meant]
+
+
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 def test_a_terminal_without_unicode_gets_something(encoding):
     command = [sys.executable, "-m", "pushsum", "topology", "ring"]
@@ -425,11 +438,12 @@ def test_weights_that_cannot_do_what_they_are_for_are_pointed_out(pushsum):
 
 def test_a_cell_that_cannot_be_built_does_not_keep_the_others_from_running(pushsum, tmp_path):
     weightings = "algorithm.weighting=lazy(c=0.5),lazy(c=2)"
-    code, _, err = pushsum("sweep", *TINY, weightings, "--into", str(tmp_path))
+    code, out, err = pushsum("sweep", *TINY, weightings, "seed=0,1", "--into", str(tmp_path))
     assert code == 2
-    assert "not finished: lazy-c=2" in err
-    (finished,) = tmp_path.glob("*/records.jsonl")
-    assert finished.parent.name.startswith("lazy-c=0.5")
+    assert "not finished: lazy-c=2-_0, lazy-c=2-_1" in err
+    assert "lazy-c=2-_1: failed like lazy-c=2-_0" in out + err  # what is wrong is said once
+    finished = sorted(path.parent.name for path in tmp_path.glob("*/records.jsonl"))
+    assert finished == ["lazy-c=0.5-_0", "lazy-c=0.5-_1"]
 
 
 def test_progress_without_a_terminal_is_lines_with_the_time_left(tmp_path):

@@ -116,11 +116,11 @@ def test_recipes_keep_the_model_and_the_data_of_the_node():
         ]
 
 
-def test_lightnings_trainer_keeps_the_model_and_the_data_of_the_node():
-    pytest.importorskip("pytorch_lightning")
-    ranks = on_ranks(2, run, ["with_lightning"], torchrun=True)
-    agree([found["with_lightning"] for found in ranks], least=0.93)
-    assert not any(found["with_lightning"]["wrapped"] for found in ranks)
+@pytest.mark.parametrize("name", ["with_lightning", "with_transformers"])
+def test_trainers_keep_the_model_and_the_data_of_the_node(name):
+    ranks = on_ranks(2, run, [name], torchrun=True)
+    agree([found[name] for found in ranks], least=0.93)
+    assert not any(found[name]["wrapped"] for found in ranks)
 
 
 def test_the_real_torchrun():

@@ -544,6 +544,14 @@ def test_a_full_disk_says_what_is_safe_and_how_to_go_on(tmp_path, monkeypatch):
     assert ours == whole
 
 
+def test_a_reader_of_records_who_has_seen_enough_is_no_full_disk(tmp_path):
+    def gone(step, record) -> None:
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError, match=r"^$"):
+        run(build(), tmp_path / "run", gone)
+
+
 def test_the_revision_is_that_of_the_packages_own_checkout(tmp_path):
     git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=b"]
     (tmp_path / "mine.py").write_text("1")

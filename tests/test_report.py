@@ -1243,6 +1243,14 @@ def test_splits_that_differ_between_seeds_are_said_to(tmp_path: Path) -> None:
     assert split.rows[0] == (0, 20_000, [(0, 0), *[(5000, 100)] * 4, *[(0, 0)] * 5])
 
 
+def test_splits_of_numbers_are_by_tenths(tmp_path: Path) -> None:
+    path = fake_runs.run(tmp_path / "r")
+    meta = json.loads((path / "meta.json").read_text())
+    (path / "meta.json").write_text(json.dumps(meta | {"classes": 0}))
+    (split,) = pictures.splits(results(tmp_path))
+    assert split.note.endswith("; column k: targets in the k-th tenth, from 0, the smallest")
+
+
 def test_a_large_split_is_shown_in_blocks(tmp_path: Path) -> None:
     fake_runs.run(tmp_path / "r", nodes=100, classes=60)
     (split,) = pictures.splits(results(tmp_path))

@@ -1,6 +1,6 @@
 """The wording of messages: names and what is meant by them, counts, one line of plain text."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -51,6 +51,16 @@ def counted(count: int, thing: str) -> str:
     ('1 cell', '20 cells')
     """
     return f"{count} {thing}{'s' * (count != 1)}"
+
+
+def listed(names: Sequence[str], most: int = 8) -> str:
+    """The first of some names, and how many there are besides.
+
+    >>> listed(["a", "b", "c"], most=3), listed(["a", "b", "c"], most=1)
+    ('a, b, c', 'a and 2 others')
+    """
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {counted(len(names) - most, 'other')}"
 
 
 def flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

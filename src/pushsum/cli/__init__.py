@@ -39,9 +39,9 @@ app.command(
 app.command(epilog="Example: pushsum run algorithm.name=MSGAP topology.name=divide --into runs/a")(
     run
 )
-app.command(
-    epilog="Example: pushsum sweep algorithm.name=MSGP,MSGAP topology.name=divide --into runs/b"
-)(sweep)
+app.command(epilog="Example: pushsum sweep algorithm.name=SGP,S-ADDOPT seed=0,1,2 --into runs/b")(
+    sweep
+)
 app.command(
     short_help="Test saved runs again, with every BatchNorm policy.",
     epilog="Example: pushsum evaluate runs/b/*",

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Trust = Annotated[
     bool,
     typer.Option(
-        "--trust", help="Run the files that the configuration names as FILE.py:name; read them."
+        "--trust", help="Run files that a configuration names as FILE.py:name; read them first."
     ),
 ]
 

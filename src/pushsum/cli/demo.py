@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pushsum.cli.common import big, integer, progress_bar, say, show
-from pushsum.names import counted
+from pushsum.names import counted, listed
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -41,7 +41,7 @@ def demo(
     ] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
-    """Run the five algorithms on the paper's four topologies: beside Theorem 1, then for real.
+    """Five algorithms on the paper's four topologies: beside Theorem 1, then on real data.
 
     First consensus and a heterogeneous quadratic, every step beside the bound; then networks on
     handwritten digits, half of the labels at half of the nodes, with a report at the end.
@@ -69,8 +69,8 @@ def demo(
             "distance: max_i ‖y_i - x̄‖₁, largest of the last 8 steps, beside Theorem 1's bound, "
             f"which held in {checked - broken} of {checked} steps and does not cover S-ADDOPT. "
             f"Step size {runs.LR:g}; momentum {runs.MOMENTUM:g} has {runs.MOMENTUM_LR:g}, which "
-            f"moves as far. moreau: {runs.WEIGHTING}, which gives less than uniform weights, so "
-            "that nodes come together more slowly. consensus: without gradients.",
+            f"moves as far. moreau: {runs.WEIGHTING}; these weights are smaller than uniform ones, "
+            "so the nodes stay further apart. consensus: no gradients.",
             wrapped=True,
         )
     save(runs.chart(outcomes), plot)
@@ -82,8 +82,8 @@ def demo(
         if not as_json:
             show(_digits_table(cells, epochs))
             show(
-                f"lr: step size; moreau: {runs.WEIGHTING}. One seed on easy data ranks nothing; "
-                "README tells what was measured.",
+                f"lr: step size; moreau: {runs.WEIGHTING}. One seed on easy data does not "
+                "rank the methods; README says what we measured.",
                 wrapped=True,
             )
             typer.echo(f"Report: {into / 'report.html'}")
@@ -102,7 +102,7 @@ def _train(into: Path, epochs: int, seed: int) -> list[dict[str, Any]]:
     runs = into / f"digits-{epochs}-epochs-seed-{seed}"
     failed = run_cells(cells, runs, jobs=1)
     if failed:
-        raise ValueError(f"not finished: {', '.join(failed)}")
+        raise ValueError(f"not finished: {listed(failed)}")
     report.write(runs, into)
     rows = []
     for cell in cells:

@@ -79,8 +79,8 @@ def run(
     log: Annotated[
         list[str] | None,
         typer.Option(
-            help="Also tell tensorboard, wandb or mlflow (extras of these names), or a logger of "
-            "your own, FILE.py:name; can be repeated.",
+            help="Also send the records to tensorboard, wandb or mlflow (extras of these names) or "
+            "to a logger of your own, FILE.py:name; can be repeated.",
             metavar="NAME",
         ),
     ] = None,
@@ -405,7 +405,7 @@ def _plan(built: Experiment) -> RenderableType:
         "topology": f"{built.graphs.name}: B = {certificate['period']}, "
         f"Delta = {certificate['diameter']}, H = {certificate['horizon']}",
         **({} if built.faults is None else {"faults": _faults(built)}),
-        "model": f"{built.config.model.name}, {meta['d']:,} parameters",
+        "model": f"{Path(built.config.model.name).name}, {meta['d']:,} parameters",
         "steps": f"{built.steps:,} ({_short(built.steps / built.steps_per_epoch)} epochs of "
         f"{built.steps_per_epoch:,})",
         "pushed": f"{_bytes(meta['bytes_per_step'])} per step, "
@@ -414,18 +414,18 @@ def _plan(built: Experiment) -> RenderableType:
     }
     for name, fact in facts.items():
         rows.add_row(name, fact)
-    return Group(rows, "", _split_table(meta["split"], "label" if meta["classes"] else "tenth"))
+    group = "label" if meta["classes"] else "tenth of the targets"
+    return Group(rows, "", f"samples of each {group} at each node", _split_table(meta["split"]))
 
 
-def _split_table(histogram: list[list[int]], group: str) -> RenderableType:
+def _split_table(histogram: list[list[int]]) -> RenderableType:
     """Who holds what, by label (or tenth of the target), or by ranges where there are many."""
     from rich.table import Table
 
     classes = len(histogram[0])
     size = 1 if classes <= MOST_LABELS else -(-classes // 10)
     ranges = [range(first, min(first + size, classes)) for first in range(0, classes, size)]
-    title = f"samples of each {group} at each node"
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
     table.add_column("node", justify="right")
     for some in ranges:
         name = f"{some[0]}-{some[-1]}" if len(some) > 1 else str(some[0])

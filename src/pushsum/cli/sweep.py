@@ -20,7 +20,7 @@ from pushsum.cli.common import (
     warn,
     warn_of,
 )
-from pushsum.names import counted
+from pushsum.names import counted, listed
 
 if TYPE_CHECKING:
     from rich.progress import TaskID
@@ -96,7 +96,7 @@ def sweep(
     _tell_choices(cells, into)
     typer.echo(f"{len(cells) - len(failed)} of {len(cells)} cells are finished: {into}")
     if failed:
-        raise ValueError(f"not finished: {', '.join(failed)}")
+        raise ValueError(f"not finished: {listed(failed)}")
 
 
 def _described(cell: Cell) -> dict[str, Any]:
@@ -144,11 +144,15 @@ def run_cells(
         task = bar.add_task("sweep", total=len(cells) + len(sweeps.trials(cells)))
         inner: TaskID | None = None
         paces: dict[str, Pace] = {}
+        said: dict[str, str] = {}  # an outcome, and the first cell that had it
 
         def progress(cell: Cell, what: str) -> None:
             if what == "started":
                 return
             bar.advance(task)
+            first = said.setdefault(what, cell.name)
+            if what not in ("finished", "skipped") and first != cell.name:
+                what = f"failed like {first}"
             if not bar.console.is_terminal or what not in ("finished", "skipped"):
                 say(bar, f"{cell.name}: {what}")
 

@@ -161,6 +161,11 @@ def from_function(text: str, nodes: int | None, seed: int) -> Dataset:
     returned = own_code.called("data", text, given)
     where, parts, test_parts = f"data {text}", None, None
     if isinstance(returned, Mapping):
+        if missing := [name for name in ARRAYS if name not in returned]:
+            keys = one_line(", ".join(map(str, returned)), 200)
+            raise ValueError(
+                f"{where}: the mapping lacks {', '.join(missing)}: its keys are {keys}"
+            )
         returned = [returned.get(name) for name in (*ARRAYS, "parts")]
         returned = returned if returned[-1] is not None else returned[:-1]
     if not isinstance(returned, tuple | list) or not 2 <= len(returned) <= 5:

@@ -130,7 +130,7 @@ def _links(results: Results) -> Iterator[Drawing]:
             if counts and most > 0:
                 shares = tuple(tuple(count / most for count in row) for row in counts)
                 where = f"{method}, {topology}, {plan_of(cell.runs[0])}"
-                note = f"{where}: rows send, columns receive; the darkest link lost {most:.0f}"
+                note = f"{where}: rows send, columns receive; at most {most:.0f} lost on a link"
                 yield heat_map("Messages lost per link", note, shares, width=MAP)
 
 

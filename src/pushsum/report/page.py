@@ -313,8 +313,8 @@ def _weights(results: Results, _: Path) -> Content:
     return {"found": found, "most": pictures.MOST_MATRICES} if found else None
 
 
-def _labels(results: Results, _: Path) -> Content:
-    """Samples per node and label."""
+def _splits(results: Results, _: Path) -> Content:
+    """Samples per node and label, or tenth of the target."""
     found = pictures.splits(results)
     return {"splits": found, "most": pictures.MOST_SPLITS} if found else None
 
@@ -329,5 +329,5 @@ SECTIONS: tuple[tuple[str, str, Callable[[Results, Path], Content]], ...] = (
     ("runs", "Single runs", _runs),
     ("topologies", "Topologies", _topologies),
     ("weights", "Weight matrices over time", _weights),
-    ("split", "Who holds which labels", _labels),
+    ("split", "Who holds which samples", _splits),
 )

@@ -1,4 +1,4 @@
-"""The page's pictures: topologies, weight matrices over time, who holds which labels.
+"""The page's pictures: topologies, weight matrices over time, who holds which samples.
 
 What is SVG has the colours of `pushsum.drawing.svg`; the page's style sheet maps those to its own,
 light or dark.
@@ -147,7 +147,7 @@ def _range(values: list[float]) -> str:
 
 
 class Split(NamedTuple):
-    """Who holds which labels.
+    """Who holds which samples.
 
     Attributes:
         title: the settings with this split.
@@ -165,21 +165,24 @@ class Split(NamedTuple):
 
 def splits(results: Results) -> list[Split]:
     """One table for each of the first distinct splits."""
-    groups: dict[Matrix, list[str]] = {}
+    groups: dict[tuple[Matrix, bool], list[str]] = {}
     for setting in results.settings:
         seen = {run.split: run.seed for run in reversed(setting.runs) if run.split}
         for table, seed in list(seen.items())[-1:]:
             other = f", seed {seed} of {len(seen)} different ones" if len(seen) > 1 else ""
-            if table in groups or len(groups) < MOST_SPLITS:
-                groups.setdefault(table, []).append(setting.name + other)
-    return [_split(table, names) for table, names in groups.items()]
+            key = table, setting.runs[0].meta.get("classes") == 0  # floats are split by tenths
+            if key in groups or len(groups) < MOST_SPLITS:
+                groups.setdefault(key, []).append(setting.name + other)
+    return [_split(*key, names) for key, names in groups.items()]
 
 
-def _split(table: Matrix, names: list[str]) -> Split:
+def _split(table: Matrix, tenths: bool, names: list[str]) -> Split:
     high, wide = ceil(len(table) / MOST_CELLS), ceil(len(table[0]) / MOST_CELLS)
     totals = [sum(row) for row in table]
     low, most = f"{min(totals):,.0f}", f"{max(totals):,.0f}"
     note = f"{low if low == most else f'{low} to {most}'} training samples per node"
+    if tenths:
+        note += "; column k: targets in the k-th tenth, from 0, the smallest"
     if high > 1 or wide > 1:
         note += f"; a cell is the mean over {high} nodes and {wide} labels"
     small = _blocks(table, high, wide)

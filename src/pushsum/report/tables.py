@@ -210,8 +210,9 @@ def _on_seeds(results: Results, cells: list[Cell]) -> Iterator[str]:
     if compared and counts[-1] > 1:
         yield (
             "vs best: the difference from the best mean of the column, paired over the seeds that "
-            "both have, with its 95 % interval (t), not corrected for the number of rows. Bold: "
-            "the interval of the difference between the best and the second excludes 0."
+            "both have, with its 95 % interval (t; none if all seeds differ by the same amount), "
+            "not corrected for the number of rows. Bold: the interval of the difference between "
+            "the best and the second excludes 0."
         )
         if counts[-1] == 2:
             yield "Two seeds tell little: their intervals are wide, or narrow by chance."

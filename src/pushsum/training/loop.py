@@ -80,6 +80,8 @@ def run(
         except Diverged as problem:
             _write_meta(directory, meta | {"diverged": str(problem)})
             raise
+        except BrokenPipeError:  # whoever reads what progress prints has seen enough
+            raise
         except OSError as error:
             saved = saving.newest(directory, here.name, experiment.n)
             kept, then = "nothing is saved yet", "start again"
