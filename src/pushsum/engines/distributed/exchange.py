@@ -197,10 +197,10 @@ class NodeStep:
 
     def absorb(self, some: slice, move: Tensor) -> None:
         """Line 2: what the optimizer has made of these columns, and what is to be sent of it."""
-        state, carried, step = self._of(some, self.state, self.carried, self.step)
         if self._sends_x:  # as `push_moved`, in place
-            state.x.add_(move)
+            self.state.x[:, some].add_(move)
             return
+        state, carried, step = self._of(some, self.state, self.carried, self.step)
         self.sent.add(some, self.algorithm.send(state, carried, move, step))
         if not self._plain:
             self._moves.add(some, move)
