@@ -81,7 +81,7 @@ model = torch.nn.Linear(2048, 2048)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 node = ps.PushSum(model, optimizer, "exponential", "WEIGHTING")
 for p in model.parameters():
-    p.grad = torch.zeros_like(p)
+    p.grad = torch.randn_like(p)  # nodes that agree to the last bit look twice
 times = []
 for _ in range(30):
     optimizer.step()
