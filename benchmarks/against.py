@@ -1,8 +1,9 @@
 """This tree against another commit, in one run: `python -m benchmarks.against COMMIT [CASE ...]`.
 
 The commit is checked out beside (into build/against). Both run the same scripts, which use the
-public interface alone, in processes of their own and in turns; what is shown is the ratio of the
-least times.
+public interface alone, in processes of their own and in turns; what is shown are the least times,
+and their ratios: by the clock, and of the processor (user and system), which counts on a machine
+that does other things, too.
 """
 
 import json
@@ -21,68 +22,73 @@ from pushsum.names import unknown
 ROOT = Path(__file__).parent.parent
 ROUNDS = 3
 
+CLOCK = """
+import json, time
+clocks = lambda: (time.perf_counter(), time.process_time())
+def least(times, first):
+    steps = [[b - a for a, b in zip(*both)] for both in zip(times[first:], times[first + 1 :])]
+    return dict(zip(("seconds", "processor"), map(min, zip(*steps))))
+"""
+
 STEP = """
-import json, time, torch, pushsum as ps
+import torch, pushsum as ps
 x = torch.randn(6, 11_173_962, generator=torch.Generator().manual_seed(0))
 sgap = ps.algorithms.sgap(0.1, ps.weighting.moreau(k=1e-7, v=0.1))
-zeros, times, start = torch.zeros_like(x), [], time.perf_counter()
+zeros, times = torch.zeros_like(x), []
 for _ in ps.iterate(sgap, ps.topology.full(6), lambda y, t: zeros, x, 10):
-    now = time.perf_counter()
-    times.append(now - start)
-    start = now
-print(json.dumps({"seconds": min(times[3:])}))
+    times.append(clocks())
+print(json.dumps(least(times, 2)))
 """
 
 MILLION = """
-import json, time, torch, pushsum as ps
+import torch, pushsum as ps
 from pathlib import Path
 sgap = ps.algorithms.sgap(0.1, ps.weighting.moreau(k=1.0, v=0.1))
 x = torch.randn(10**6, 8, generator=torch.Generator().manual_seed(0))
-times, start = [], time.perf_counter()
+times = []
 for _ in ps.iterate(sgap, ps.topology.exponential(10**6), lambda y, t: y, x, 14):
-    now = time.perf_counter()
-    times.append(now - start)
-    start = now
+    times.append(clocks())
 status = Path("/proc/self/status").read_text().splitlines()
 peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
-print(json.dumps({"seconds": min(times[2:]), "GiB": peak / 2**20}))
+print(json.dumps(least(times, 1) | {"GiB": peak / 2**20}))
 """
 
 TRAINING = """
-import json, sys
-from pathlib import Path
+import sys
 from tempfile import TemporaryDirectory
 from pushsum.cli import main
-with TemporaryDirectory() as place:
-    words = ["model.name=resnet-small", "model.width=8", "batch=32", "steps=60", "gradients=loop"]
-    words += ["algorithm.name=SGAP", "algorithm.weighting=moreau:k=1,v=0.1"]
-    words += ["evaluation.nodes=false"]
-    sys.argv = ["pushsum", "run", *words, "--into", f"{place}/run"]
-    try:
-        main()
-    except SystemExit:
-        pass
-    last = json.loads(Path(f"{place}/run/records.jsonl").read_text().splitlines()[-1])
+words = ["model.name=resnet-small", "model.width=8", "batch=32", "gradients=loop"]
+words += ["algorithm.name=SGAP", "algorithm.weighting=moreau:k=1,v=0.1"]
+words += ["evaluation.nodes=false"]
+times = [clocks()]
+for steps in (10, 70):  # what both do but once is no part of their difference
+    with TemporaryDirectory() as place:
+        sys.argv = ["pushsum", "run", *words, f"steps={steps}", "--into", f"{place}/run"]
+        try:
+            main()
+        except SystemExit:
+            pass
+    times.append(clocks())
+short, long = least(times[:2], 0), least(times[1:], 0)
 print()
-print(json.dumps({"seconds": last["seconds"]["total"] / 60}))
+print(json.dumps({name: (long[name] - short[name]) / 60 for name in long}))
 """
 
 PROCESSES = """
-import json, os, time, torch, pushsum as ps
+import os, torch, pushsum as ps
 torch.set_num_threads(1)
 model = torch.nn.Linear(2048, 2048)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 node = ps.PushSum(model, optimizer, "exponential", "WEIGHTING")
+for p in model.parameters():
+    p.grad = torch.randn_like(p)  # nodes that agree to the last bit look twice
 times = []
-for _ in range(15):
-    for p in model.parameters():
-        p.grad = torch.zeros_like(p)
-    start = time.perf_counter()
+for _ in range(30):
     optimizer.step()
-    times.append(time.perf_counter() - start)
+    times.append(clocks())
 node.close()
 if os.environ["RANK"] == "0":
-    print(json.dumps({"seconds": min(times[3:])}))
+    print(json.dumps(least(times, 5)))
 """
 
 CASES = {
@@ -100,25 +106,27 @@ def main(commit: str, names: list[str]) -> None:
         command = ["git", "-C", str(ROOT), "worktree", "add", "--detach", str(other), commit]
         subprocess.run(command, check=True, capture_output=True)
     table = Table(title=f"this tree / {commit}", title_justify="left")
-    for heading in ("case", "here", "there", "ratio", "peak here", "peak there"):
+    figures = ("here", "there", "ratio", "processor here", "there", "ratio")
+    for heading in ("case", *figures, "peak here", "there"):
         table.add_column(heading, justify="left" if heading == "case" else "right")
     for name in names:
         found: dict[Path, list[dict[str, float]]] = {ROOT: [], other: []}
         for _ in range(ROUNDS):
             for tree, results in found.items():
                 results.append(measured(tree, name))
-        here, there = (min(r["seconds"] for r in found[tree]) for tree in (ROOT, other))
+        shown: list[str] = []
+        for clock in ("seconds", "processor"):
+            here, there = (min(r[clock] for r in found[tree]) for tree in (ROOT, other))
+            shown += [f"{1e3 * here:.1f} ms", f"{1e3 * there:.1f} ms", f"{here / there:.2f}"]
         peaks = [max(r.get("GiB", 0.0) for r in found[tree]) for tree in (ROOT, other)]
-        shown = [f"{peak:.2f} GiB" if peak else "" for peak in peaks]
-        times = (f"{1e3 * here:.1f} ms", f"{1e3 * there:.1f} ms", f"{here / there:.2f}")
-        table.add_row(name, *times, *shown)
-    Console().print(table)
+        table.add_row(name, *shown, *(f"{peak:.2f} GiB" if peak else "" for peak in peaks))
+    Console(width=120).print(table)
 
 
 def measured(tree: Path, name: str) -> dict[str, float]:
     with TemporaryDirectory() as place:
         script = Path(place) / "case.py"
-        script.write_text(CASES[name])
+        script.write_text(CLOCK + CASES[name])
         command = [sys.executable, str(script)]
         if name.startswith("processes"):
             command[1:1] = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"]

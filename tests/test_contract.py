@@ -12,9 +12,9 @@ from torch import nn
 import pushsum as ps
 from pushsum.algorithms import METHODS, Algorithm
 from pushsum.engines.distributed import exchange
-from pushsum.engines.distributed.exchange import Exchange
+from pushsum.engines.distributed.exchange import BUCKET, Exchange
 from pushsum.engines.distributed.peers import Peers
-from pushsum.engines.engine import Setup
+from pushsum.engines.engine import HEAD, Setup
 from tests.ranks import DEADLINE, on_ranks
 
 STEPS, D = 6, 7
@@ -451,18 +451,21 @@ def test_a_method_knows_the_step_size_of_every_group():
 
 
 def poisoned(rank):
-    model = Vector(torch.zeros(3))
+    model = Vector(torch.zeros(BUCKET + 3))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     try:
-        with ps.PushSum(model, optimizer, "full", "lazy:c=0.5", timeout=DEADLINE):
+        with ps.PushSum(model, optimizer, "full", "lazy:c=0.5", timeout=DEADLINE) as node:
             for t in range(1, 4):
-                model.x.grad = torch.full((3,), float("nan") if (rank, t) == (1, 2) else 1.0)
+                model.x.grad = torch.ones(BUCKET + 3)
+                model.x.grad[0] = float("nan") if (rank, t) == (1, 2) else 1.0
                 optimizer.step()
     except Exception as problem:
-        return type(problem).__name__, str(problem)
+        return type(problem).__name__, str(problem), node.ledger.bytes
 
 
-def test_the_node_that_has_nan_says_so_and_the_others_repeat_it():
+def test_the_node_that_has_nan_says_so_before_it_sends_and_the_others_repeat_it():
     found = on_ranks(3, poisoned)
-    assert found[1][0] == "FloatingPointError"
-    assert all("node 1 diverged at step 2: x is not finite" in text for _, text in found)
+    kind, _, sent = found[1]
+    assert kind == "FloatingPointError"
+    assert sent == 2 * (HEAD + 4 * (BUCKET + 3))  # of step 1, to two nodes
+    assert all("node 1 diverged at step 2: x is not finite" in text for _, text, _ in found)

@@ -197,10 +197,10 @@ class NodeStep:
 
     def absorb(self, some: slice, move: Tensor) -> None:
         """Line 2: what the optimizer has made of these columns, and what is to be sent of it."""
-        state, carried, step = self._of(some, self.state, self.carried, self.step)
         if self._sends_x:  # as `push_moved`, in place
-            state.x.add_(move)
+            self.state.x[:, some].add_(move)
             return
+        state, carried, step = self._of(some, self.state, self.carried, self.step)
         self.sent.add(some, self.algorithm.send(state, carried, move, step))
         if not self._plain:
             self._moves.add(some, move)
@@ -208,14 +208,19 @@ class NodeStep:
     def send(
         self, known: int = 0, check: Callable[[slice, Sent], None] = lambda bucket, sent: None
     ) -> None:
-        """Buckets leave from the last to the first, once all their columns from `known` on are."""
-        while self._unsent and self._unsent[-1].start >= known:
-            if len(self._unsent) == len(self.buckets):
-                now = self.step.t, self.state, self.memory, self._last
-                self.round = self.exchange.round(*now, in_place=self._sends_x)
-            bucket = self._unsent.pop()
-            (sent,) = self._of(bucket, self.sent.whole)
+        """Buckets leave from the last to the first, once all their columns from `known` on are.
+
+        None of them leaves before all of them are checked.
+        """
+        leaving = [bucket for bucket in reversed(self._unsent) if bucket.start >= known]
+        of_each = [(bucket, *self._of(bucket, self.sent.whole)) for bucket in leaving]
+        for bucket, sent in of_each:
             check(bucket, sent)
+        if leaving and len(self._unsent) == len(self.buckets):
+            now = self.step.t, self.state, self.memory, self._last
+            self.round = self.exchange.round(*now, in_place=self._sends_x)
+        for bucket, sent in of_each:
+            self._unsent.pop()
             if self.round is not None:
                 self.round.send(bucket, sent)
 

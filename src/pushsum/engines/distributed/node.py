@@ -311,22 +311,33 @@ class PushSum:
 
     def _absorb_update(self, parameters: Iterable[Tensor]) -> None:
         """Line 2: what the optimizer has changed is the move."""
+        x, a, _ = self._state.whole
+        by = a.to(x)
         for some, parts in self._parts(parameters):
             row = parts[0].reshape(1, -1) if len(parts) == 1 else _row(parts)
-            self._step.absorb(some, row - self._model_of(some))
+            if self._divides:  # row - x / a
+                move = torch.addcdiv(row, x[:, some], by, value=-1)
+            else:
+                move = row - self._model_of(some)
+            self._step.absorb(some, move)
 
     def _write_model(self, parameters: Iterable[Tensor]) -> None:
         """Line 8: what the model computes with."""
+        x, a, _ = self._state.whole
+        by = a.to(x) if self._divides else 1
         for some, parts in self._parts(parameters):
-            values = self._model_of(some)[0].split([part.numel() for part in parts])
-            for part, value in zip(parts, values, strict=True):
-                part.copy_(value.view(part.shape))
+            row = x[:, some] if self._divides else self._model_of(some)
+            for part, value in zip(parts, row[0].split([p.numel() for p in parts]), strict=True):
+                torch.div(value.view(part.shape), by, out=part)
+
+    @property
+    def _divides(self) -> bool:
+        """Whether the model is x / a, and nothing is rounded in between."""
+        plain = self.algorithm.model is hand_out
+        return plain and self._state.whole.x.dtype in (torch.float32, torch.float64)
 
     def _model_of(self, some: slice) -> Tensor:
-        state: State = tree.columns(self._state.whole, self.layout.d, some)
-        if self.algorithm.model is hand_out and float(state.a) == 1:
-            return state.x  # y = x / 1
-        return self.algorithm.model(state)
+        return self.algorithm.model(tree.columns(self._state.whole, self.layout.d, some))
 
     def _refuse_infinite(self, some: slice, sent: Sent, gradients: bool = False) -> None:
         """Before these columns leave."""

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from pushsum.engines.arithmetic import column_blocks
 from pushsum.engines.distributed.buffers import Buffers, Heard, Memory
 from pushsum.engines.distributed.messages import SUM, Mail
 from pushsum.engines.distributed.peers import PeerLost
@@ -205,11 +204,19 @@ class MessageRound:
         weights = [self.scalars[j][1] if pushed else 1 / len(nodes) for j in nodes]
         parts = [out if j == self.node else self._in[place][j][bucket] for j in nodes]
         held = value if self.in_place else torch.empty_like(value)
-        for some in column_blocks(len(out), PIECE):
-            total = _sum_of([part[some] for part in parts], weights, value.dtype)
-            if pushed and out.dtype != value.dtype:  # what rounding took stays here
-                total += value[0, some].double() - out[some].double()
-            held[0, some] = total
+        if value.dtype == out.dtype == torch.float32 and _exact(weights):
+            _add_two(parts, weights, held[0], out)
+            return held
+        room = torch.empty(2, min(PIECE, len(out)), dtype=torch.float64, device=out.device)
+        vectors = (held[0], value[0], out, *parts)
+        for piece, own, sent, *some in zip(*(v.split(PIECE) for v in vectors), strict=True):
+            total, given = room[:, : len(piece)]
+            total.copy_(some[0]).mul_(weights[0])
+            for part, w in zip(some[1:], weights[1:], strict=True):
+                total.add_(given.copy_(part).mul_(w))
+            if pushed and own.dtype != sent.dtype:  # what rounding took stays here
+                total += own.double() - sent.double()
+            piece.copy_(total)
         return held
 
     def finish(self) -> Memory:
@@ -236,16 +243,16 @@ def _got(a: Tensor, sent: Sent, held: Sequence[Tensor], kept: Tensor) -> Got:
     return Got(a, tuple(held[:pushed]), tuple(held[pushed:]), sent.mean, kept)
 
 
-def _sum_of(parts: Sequence[Tensor], weights: Sequence[float], dtype: torch.dtype) -> Tensor:
-    """sum_j w_j part_j, to be rounded once: in float64, where float32 would round more often.
+def _exact(weights: Sequence[float]) -> bool:
+    """Whether float32 rounds a sum once, too: of two at most, whose products are exact."""
+    return len(weights) <= 2 and all(frexp(w)[0] == 0.5 for w in weights)
 
-    In the order given, one rounded product after the other, as the simulator does it in float64.
-    """
-    exact = all(frexp(w)[0] == 0.5 for w in weights)  # products with powers of two
-    if parts[0].dtype == dtype == torch.float32 and len(parts) <= 2 and exact:
-        total = parts[0] * weights[0]
-        return total.add_(parts[1], alpha=weights[1]) if len(parts) == 2 else total
-    total = parts[0].double() * weights[0]
-    for part, w in zip(parts[1:], weights[1:], strict=True):
-        total += part.double() * w
-    return total
+
+def _add_two(parts: list[Tensor], weights: list[float], held: Tensor, own: Tensor) -> None:
+    """The sum of one or two; `held` may be the node's own."""
+    if parts[0] is not own:  # two add up alike either way
+        parts, weights = parts[::-1], weights[::-1]
+    for total, first, *other in zip(*(v.split(PIECE) for v in (held, *parts)), strict=True):
+        torch.mul(first, weights[0], out=total)
+        for part in other:
+            total.add_(part, alpha=weights[1])
