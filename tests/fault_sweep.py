@@ -20,7 +20,6 @@ alg = ps.algorithms
 METHODS = {  #: that push x
     "SGP": lambda w: alg.sgap(0.1, w),
     "MSGAP": lambda w: alg.msgap(0.1, 0.5, w),
-    "QGM": lambda w: alg.qgm(0.1, 0.5, w),
     "S-ADDOPT": lambda w: alg.s_addopt(0.1),
     "Push-DIGing": lambda w: alg.push_diging(0.1),
     "SONATA": lambda w: alg.sonata(0.1),
