@@ -134,14 +134,22 @@ def test_a_plan_under_which_all_goes_well_changes_nothing():
 
 # --------------------------------------------------------------------------- nodes that are away
 
+DEAF = ps.faults.own(lambda t, s, r: torch.where((r == 2) & (s != 2) & (t < 80), -1, 0))
+
 
 def test_a_node_that_hears_nobody_holds_and_comes_back():
-    deaf = ps.faults.own(lambda t, s, r: torch.where((r == 2) & (s != 2) & (t < 80), -1, 0))
-    run = list(ps.iterate(ps.algorithms.s_addopt(0.05), "full", pull, X0, 500, faults=deaf))
+    run = list(ps.iterate(ps.algorithms.s_addopt(0.05), "full", pull, X0, 500, faults=DEAF))
     held, r = [bool(r.held[2]) for r in run], run[-1]
     assert any(held[:80])
     assert not any(held[90:])
     assert float((r.y - TARGETS.mean(0)).abs().max()) < 1e-10
+
+
+@pytest.mark.parametrize("plan", [DEAF, ps.faults.plan(0, sleep=(2, 10, 110))], ids=str)
+def test_momentum_of_where_y_went_does_not_feed_on_a_small_a(plan):
+    r = last(ps.algorithms.qgm(0.02, 0.5), "full", pull, X0, 250, plan)
+    assert float((r.average - TARGETS.mean(0)).abs().max()) < 0.1
+    assert float((r.y - r.average).abs().max()) < 1
 
 
 @pytest.mark.parametrize(("accounting", "steps"), [("keep", 1000), ("outbox", 200)])
@@ -185,6 +193,14 @@ def test_twenty_crashes_and_rejoins(method):
     assert bool(r.alive.all())
     assert not bool(r.held.any())
     assert float((r.average - TARGETS.mean(0)).abs().max()) < 0.3
+
+
+def test_steps_do_not_shrink_when_those_are_lost_that_had_little():
+    deaf = ps.faults.own(lambda t, s, r: torch.where((r > 1) & (r != s) & (t < 20), -1, 0))
+    plan = deaf | ps.faults.plan(0, crash="2+3+4+5@20")
+    *_, before, r = ps.iterate(SGP, "full", still, X0, 20, faults=plan)
+    assert float(before.a[:2].sum()) > 4
+    assert 0.7 < 2 / mass(r)[1] < 1.5
 
 
 def test_asynchronous_push_finds_the_weighted_optimum_or_catches_up():
@@ -251,7 +267,8 @@ def test_values_of_links_and_nodes():
 def test_plans_compose_and_read_traces(tmp_path):
     file = tmp_path / "trace.csv"
     file.write_text(
-        "step,event,node,to,value\n3,lose,0,1,\n5,delay,2,0,2\n9,sleep,4,,\n14,wake,4,,\n20,crash,3,,\n"
+        "step,event,node,to,value\n50,join,3,,\n3,lose,0,1,\n5,delay,2,0,2\n9,sleep,4,,\n14,wake,4,,\n"
+        "20,crash,3,,\n7,join,5,,\n"
     )
     plan = ps.faults.trace(file) | ps.faults.plan(0, delay={(2, 0): 1})
     assert plan.longest == 3
@@ -259,6 +276,12 @@ def test_plans_compose_and_read_traces(tmp_path):
     assert int(plan.fates(5, torch.tensor([2]), torch.tensor([0]))) >= 2
     assert [bool(plan.asleep(t, 6)[4]) for t in (8, 9, 13, 14)] == [False, True, True, False]
     assert plan.status(25, 6).tolist() == [0, 0, 0, 2, 0, 0]
+    assert plan.status(6, 6).tolist() == [0, 0, 0, 0, 0, ps.faults.LEFT]  # it joins in step 7
+    assert not bool(plan.status(50, 6).any())
+    for content in ("", "3,lose,0,1,\n"):
+        file.write_text(content)
+        with pytest.raises(ValueError, match="begin with a line step,event,node"):
+            ps.faults.trace(file)
 
 
 def test_presets_run():
@@ -279,7 +302,14 @@ def test_churn_takes_every_node_away_once():
     [
         ({"loss": 1.5}, r"loss = 1.5: a number in \[0, 1\]"),
         ({"delay": 0.5}, "delay = 0.5: an integer"),
+        ({"loss": float("nan")}, "loss = nan"),
+        ({"loss": [[0.1, "b"], [0, 0]]}, r"loss = .*\(n, n\) or \(n,\) numbers"),
         ({"crash": "2@"}, "write NODE@FIRST-UNTIL"),
+        ({"crash": "2@5-3"}, "crash = '2@5-3': write"),
+        ({"crash": 5}, "crash = 5: write"),
+        ({"sleep": None}, "sleep = None: write"),
+        ({"straggler": {(0, 1): 2}}, "name nodes"),
+        ({"join": "2@5-9"}, "without an end"),
         ({"accounting": "kept"}, "did you mean keep"),
         ({"churn": (10, 20)}, "1 <= down < every"),
         ({"partition": "1@5"}, "has no end"),
@@ -297,8 +327,22 @@ def test_what_cannot_run_under_a_plan_says_so():
     for name in ("DEXTRA", "FROST"):
         with pytest.raises(ValueError, match="messages that are lost change it"):
             ps.iterate(ps.algorithms.parse(name, lr=0.1), "full", pull, X0, 1, faults=lossy)
-    with pytest.raises(ValueError, match="there is no node 9"):
-        ps.iterate(SGP, "full", pull, X0, 1, faults=ps.faults.plan(0, crash="9@1"))
+    for faults, said in (
+        ({"crash": "9@1"}, "there is no node 9"),
+        ({"loss": torch.full((3, 3), 0.1)}, "numbers for 3 nodes, and there are 6"),
+        ({"crash": "0+1+2+3+4+5@2"}, "at step 2 no node is left"),
+        ({"leave": "0+1+2+3+4+5@2"}, "at step 2 no node is left"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            last(SGP, "full", pull, X0, 2, ps.faults.plan(0, **faults))
+
+
+@pytest.mark.parametrize("found", [None, [0.5] * 36, [float("nan")] * 36, [0], [1] * 36])
+def test_what_a_function_of_faults_must_return(found):
+    with pytest.raises(ValueError, match="faults at step 1: the function returned"):
+        last(SGP, "full", pull, X0, 1, ps.faults.own(lambda t, senders, receivers: found))
+    with pytest.raises(ValueError, match="longest = -1"):
+        ps.faults.own(lambda t, senders, receivers: senders, longest=-1)
 
 
 # --------------------------------------------------------------------------- certificate and time

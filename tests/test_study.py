@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from pushsum.names import flat
 from study import HERE, collect, figures, publish, report
 from study import run as running
 from study.numbers import MOREAU, Ended, chosen, difference, runs, spread
-from study.texts import TEXTS, methods
+from study.texts import TEXTS, faults, methods
 from study.texts.published import SWITCHES
 
 FOUND = runs()
@@ -201,15 +202,52 @@ def test_runs_under_faults_are_told_apart_and_paired():
     rows = TEXTS["faults"](found, "random").splitlines()[2:]
     assert rows[0].startswith("| SGP | 50.00 ± 0.00 (2 seeds) | 48.50 ± 0.71 (2 seeds) | – | – |")
     assert "| – | diverged, by step 61 | – | – |" in rows[5]
-    gaps = TEXTS["faults-gaps"](found)
-    assert "| SGP, both | -1.50 ± 6.35 (2 seeds) | – | – |" in gaps
-    assert "| asynchronous push, both | – | – | **-2.00 ± 0.00** (2 seeds) |" in gaps
     time = TEXTS["faults-straggler"](found)
     assert "| SGP, waits | 51 | – | 50.00" in time
     assert "| asynchronous push | 11 | – | 49.00 ± 0.00 (2 seeds) | **-1.00" in time
     assert TEXTS["planned"](found, "faults") == "planned 120, run 10, 2 of which diverged"
-    for name, *arguments in (("faults", "random"), ("faults-gaps",), ("faults-straggler",)):
+    for name, *arguments in (("faults", "random"), ("faults-answers",), ("faults-straggler",)):
         assert TEXTS[name]([], *arguments).count("–") > 6
+
+
+def test_every_claim_of_the_plan_of_faults_is_answered(monkeypatch):
+    slow = "faults.catch_up=5 faults.straggler.3=5.0"
+    none = "faults.loss=0.6 faults.accounting=none faults.hold=0.0"
+    found, curves = [], []
+    for (seed, luck), where in product(enumerate((0.0, 0.002, 0.001)), ("exponential", "random")):
+        name = f"faults/sgp_{where}_{seed}"
+        curves += [
+            {"run": name, "step": str(step), "accuracy": str(0.2 + step / 1000 + luck)}
+            for step in (0, 25, 50, 75, 100)
+        ]
+        here = [
+            under_faults(seed, 0.5, run=name),
+            under_faults(seed, 0.499 + luck, "faults.loss=0.3"),
+            under_faults(seed, 0.45 + luck, "faults.loss=0.6"),
+            under_faults(seed, 0.47 + 10 * luck, "faults.crash=2@300-500"),
+            under_faults(seed, 0.49, slow),
+            under_faults(seed, 0.1, none, diverged=str(60 + seed)),
+        ]
+        found += [replace(made, topology=where) for made in here]
+    monkeypatch.setattr(faults, "read", lambda name: curves)
+    answers = {
+        line.split("|")[1].strip(): line.split("|")[4].strip()
+        for line in TEXTS["faults-answers"](found).splitlines()
+    }
+    assert answers["SGP, 30 % lost: within 1 point of itself"] == "+0.00 ± 0.25: confirmed"
+    assert answers["SGP, 60 % lost: within 2 points of itself"] == "**-4.90 ± 0.25**: refuted"
+    assert answers["SGP, a crash: within 1 point of itself"] == "-2.00 ± 2.48: undecided"
+    plain = answers["plain Push-SUM, 60 % lost: diverges, or ends 5 points behind SGP"]
+    assert plain == "all diverged: confirmed"
+    waiting = answers["SGP that waits, when asynchronous push ends: 5 points behind it"]
+    assert waiting == "**-26.40 ± 0.25**: confirmed"  # 22.6 after a quarter of the steps, and 49
+    sooner = answers["asynchronous push: 4 times sooner than SGP that waits"]
+    assert sooner == "4.6 times: confirmed"
+    rows = TEXTS["faults-verdict"](found).splitlines()
+    assert rows[2] == "| Loss | 1 | 1 | 0 | 6 |"
+    assert rows[5] == "| Straggler | 3 | 0 | 0 | 1 |"
+    some = TEXTS["faults-answers"]([made for made in found if made.topology == "random"])
+    assert "| – | +0.00 ± 0.25: confirmed | – |" in some
 
 
 def on_images(seed, algorithm, accuracies, vectors=1, changed="", **values):

@@ -22,7 +22,7 @@ from pushsum.engines.arithmetic import BLOCK, LONG, column_blocks, distances
 from pushsum.engines.arrivals import Arrivals
 from pushsum.engines.engine import HEAD, Known, Moment, Setup, late_mass, refuse_tiny
 from pushsum.engines.failing.exchange import Failing, Faults, check
-from pushsum.engines.failing.standing import Messages, Standing, UnderWay, optimizer_rows, rows_of
+from pushsum.engines.failing.standing import Messages, Standing, UnderWay, rows_of
 from pushsum.engines.failing.standing import restored as restored_standing
 from pushsum.engines.mixing import FEW_NODES, Graph, Mixer, Weights, mixer
 from pushsum.faults import Plan, as_plan
@@ -240,9 +240,8 @@ class Network:
         after, kept, pushed = whole.whole
         pushed = now.state.x if pushed is None else pushed
         y = algorithm.model(after)
-        if self.faults is not None and not bool(now.memory.awake.all()):
-            after, y = rows_of(now.memory.awake, (after, y), (now.state, now.y))
-            kept = optimizer_rows(rule, now.memory.awake, kept, now.optimizer)
+        if self.faults is not None:
+            after, y, kept = self.faults.moved(now, after, y, kept)
         memory, weights = exchange.finish(pushed)
         self.bytes += exchange.heads
         if g is not None and algorithm.mean_gradient:

@@ -126,7 +126,10 @@ class Plan:
         return found
 
     def check(self, n: int) -> None:
-        """Refuse a plan that names nodes that there are not."""
+        """Refuse a plan that names nodes that there are not, or is for more or fewer of them."""
+        for values in self._values():
+            if values.n not in (None, n):
+                raise ValueError(f"faults: numbers for {values.n} nodes, and there are {n}")
         named = [node for values in self._values() for node in values.named]
         named += [node for window in self._windows() for node in window.nodes]
         for rule in self.links:
@@ -240,12 +243,12 @@ def plan(
         links.append(Partition(cut))
     naps: list[NodeRule] = []
     if is_chance(sleep):
-        chance = Values.of("faults: sleep", sleep, 0, 1)
+        chance = Values.of("faults: sleep", sleep, 0, 1, links=False)
         if chance.largest > 0:
             naps.append(Sleep(key(seed, "faults", "sleep"), chance))
     elif asleep := windows("sleep", sleep):
         naps.append(Naps(asleep))
-    slower = Values.of("faults: straggler", straggler, 1, 1e6, default=1.0)
+    slower = Values.of("faults: straggler", straggler, 1, 1e6, default=1.0, links=False)
     if slower.largest > 1 and not wait:
         naps.append(Stragglers(slower))
     roster: list[RosterRule] = []
@@ -254,6 +257,8 @@ def plan(
     if leaves := windows("leave", leave):
         roster.append(Away(leaves, LEFT))
     if joins := windows("join", join):
+        if any(w.until is not None for w in joins):
+            raise ValueError(f"faults: join = {join!r}: a step, without an end: add leave or crash")
         roster.append(Away(tuple(Window(w.nodes, 0, w.first) for w in joins), LEFT))
     if churn is not None:
         every, down = _checked_churn(churn)
@@ -285,6 +290,9 @@ def own(function: Callable[[int, Tensor, Tensor], Any], longest: int = 0) -> Pla
     """
     if not callable(function):
         raise ValueError(f"faults.own({function!r}): give a function of (t, senders, receivers)")
+    within = f"the largest delay is in 0 .. {MOST_LATE} steps"
+    if checks.count("faults.own: longest", longest, within, least=0) > MOST_LATE:
+        raise ValueError(f"faults.own: longest = {longest}: {within}")
     name = getattr(function, "__name__", type(function).__name__)
     return Plan(links=(Own(function, longest),), name=f"faults.own({name})")
 

@@ -87,18 +87,23 @@ class Own:
     longest: int
 
     def fates(self, t: int, senders: Tensor, receivers: Tensor, acks: bool) -> Tensor:
-        found = torch.as_tensor(self.function(t, senders, receivers))
-        if found.shape != senders.shape:
+        found = self.function(t, senders, receivers)
+        try:
+            given = torch.as_tensor(found)
+            fates = given.long()
+        except (TypeError, ValueError, RuntimeError):
+            given = fates = torch.empty(0)
+        if given.shape != senders.shape or not bool((given == fates).all()):
             raise ValueError(
-                f"faults at step {t}: the function returned {tuple(found.shape)} for "
-                f"{len(senders)} messages: one number for each, -1 (lost) or its delay"
+                f"faults at step {t}: the function returned {found!r} for {len(senders)} messages: "
+                "one whole number for each, -1 (lost) or its delay"
             )
-        if len(found) and not LOST <= int(found.min()) <= int(found.max()) <= self.longest:
+        if len(fates) and not LOST <= int(fates.min()) <= int(fates.max()) <= self.longest:
             raise ValueError(
-                f"faults at step {t}: the function returned {int(found.min())} .. "
-                f"{int(found.max())}: -1 is lost, 0 .. {self.longest} a delay (raise longest)"
+                f"faults at step {t}: the function returned {int(fates.min())} .. "
+                f"{int(fates.max())}: -1 is lost, 0 .. {self.longest} a delay (raise longest)"
             )
-        return found.long()
+        return fates
 
 
 @dataclass(frozen=True)

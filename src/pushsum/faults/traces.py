@@ -28,24 +28,33 @@ def trace(file: str | Path) -> Plan:
     14,wake,4,,
     20,crash,3,,         node 3 crashed (or: pause, leave), until
     40,join,3,,
+    50,join,5,,          node 5 was not there before
     """
     path = Path(file)
     try:
         text = files.content(path, MOST_TRACE).decode()
-        rows = list(csv.DictReader(StringIO(text, newline="")))
+        reader = csv.DictReader(StringIO(text, newline=""))
+        rows = list(reader)
     except (OSError, ValueError, csv.Error) as error:
         raise ValueError(f"faults {path}: cannot be read: {error}") from None
+    if not {"step", "event", "node"} <= set(reader.fieldnames or ()):
+        raise ValueError(f"faults {path}: begin with a line step,event,node,to,value")
     messages: list[tuple[int, int, int, int]] = []
     began: dict[tuple[str, int], int] = {}
     windows: dict[str, list[Window]] = {}
-    ends = {"wake": ("sleep",), "join": ("crash", "pause", "leave")}
-    for number, row in enumerate(rows, 2):
-        t, event, node, to, value = _event(path, number, row)
+    ends = {"wake": ("sleep",), "join": ("leave", "crash", "pause")}
+    for t, event, node, to, value in sorted(
+        (_event(path, number, row) for number, row in enumerate(rows, 2)), key=lambda e: e[0]
+    ):
         if event in ("lose", "delay"):
             messages.append((t, node, to, LOST if event == "lose" else value))
         elif event in ends:
-            for what in ends[event]:
-                if (first := began.pop((what, node), None)) is not None:
+            over = {what: began.pop((what, node), None) for what in ends[event]}
+            known = any(w.nodes == (node,) for what in over for w in windows.get(what, ()))
+            if not known and set(over.values()) == {None}:
+                over[ends[event][0]] = 0  # away, or asleep, from the start
+            for what, first in over.items():
+                if first is not None:
                     windows.setdefault(what, []).append(Window((node,), first, t))
         else:
             began.setdefault((event, node), t)
@@ -71,6 +80,9 @@ def _event(path: Path, number: int, row: Mapping[str, Any]) -> tuple[int, str, i
     found = {name: (row.get(name) or "").strip() for name in wanted}
     for name, text in found.items():
         if not text.isdigit() or (name == "value" and int(text) > MOST_LATE):
-            raise ValueError(f"faults {path}, line {number}: {name} = {text!r}: a whole number")
+            most = f" up to {MOST_LATE}" if name == "value" else ""
+            raise ValueError(
+                f"faults {path}, line {number}: {name} = {text!r}: a whole number{most}"
+            )
     numbers = {name: int(text) for name, text in found.items()}
     return numbers["step"], event, numbers["node"], numbers.get("to", 0), numbers.get("value", 0)

@@ -34,6 +34,7 @@ class Values:
     default: float
     edges: tuple[tuple[int, int, float], ...] = ()
     nodes: tuple[tuple[int, float], ...] = ()
+    n: int | None = None  #: how many nodes it is for, where all were given
 
     @classmethod
     def of(
@@ -44,10 +45,12 @@ class Values:
         most: float,
         whole: bool = False,
         default: float = 0.0,
+        links: bool = True,
     ) -> "Values":
         """From what a user may give."""
         edges: dict[tuple[int, int], float] = {}
         nodes: dict[int, float] = {}
+        n = None
         if isinstance(given, Mapping):
             for place, value in given.items():
                 match _place(name, place):
@@ -58,13 +61,14 @@ class Values:
         elif is_number(given):
             default = given
         else:
-            array = np.asarray(given)
-            if array.ndim == 2 and array.shape[0] == array.shape[1]:
+            array = _numbers(name, given)
+            n = len(array) or None
+            if array.ndim == 2:
                 edges = {place: float(v) for place, v in np.ndenumerate(array)}
-            elif array.ndim == 1:
-                nodes = {i: float(v) for i, v in enumerate(array)}
             else:
-                raise ValueError(f"{name} = {given!r}: a number, (n, n) or (n,) numbers")
+                nodes = {i: float(v) for i, v in enumerate(array)}
+        if edges and not links:
+            raise ValueError(f"{name} = {given!r}: nodes have one, links do not: name nodes")
         for value in (default, *edges.values(), *nodes.values()):
             if not is_number(value) or not least <= value <= most or (whole and value % 1):
                 kind = "an integer" if whole else "a number"
@@ -73,6 +77,7 @@ class Values:
             float(default),
             tuple((i, j, float(v)) for (i, j), v in sorted(edges.items())),
             tuple((i, float(v)) for i, v in sorted(nodes.items())),
+            n,
         )
 
     @property
@@ -124,6 +129,17 @@ def _looked_up(table: tuple[Tensor, Tensor], wanted: Tensor, otherwise: Tensor) 
     return torch.where(keys[place] == wanted, values[place], otherwise)
 
 
+def _numbers(name: str, given: Any) -> np.ndarray:
+    """(n, n) or (n,) of them."""
+    try:
+        array = np.asarray(given, dtype=float)
+    except (TypeError, ValueError):
+        array = np.empty(())
+    if array.ndim == 1 or (array.ndim == 2 and array.shape[0] == array.shape[1]):
+        return array
+    raise ValueError(f"{name} = {given!r}: a number, (n, n) or (n,) numbers")
+
+
 def _place(name: str, place: Any) -> int | tuple[int, int]:
     """`2`, `"2"`, `(0, 1)` or `"0->1"`."""
     if isinstance(place, str):
@@ -145,10 +161,8 @@ def windows(name: str, given: Any, ends: bool = False) -> tuple[Window, ...]:
     """Times from what a user may give."""
     if isinstance(given, Mapping):
         given = [(node, *(t if isinstance(t, list | tuple) else (t,))) for node, t in given.items()]
-    single = isinstance(given, str | Window) or (
-        isinstance(given, tuple) and len(given) in (2, 3) and is_node(given[1])
-    )
-    found = tuple(_window(name, part) for part in ([given] if single else given))
+    several = isinstance(given, list | tuple) and not (len(given) in (2, 3) and is_node(given[1]))
+    found = tuple(_window(name, part) for part in (given if several else [given]))
     for window in found:
         if ends and window.until is None:
             raise ValueError(f"faults: {name} of nodes {window.nodes} has no end: name a step")
@@ -156,11 +170,12 @@ def windows(name: str, given: Any, ends: bool = False) -> tuple[Window, ...]:
 
 
 def _window(name: str, given: Any) -> Window:
+    parts = given
     if isinstance(given, str) and (match := _TEXT.fullmatch(given)):
         nodes, first, until = match.groups()
-        given = tuple(map(int, nodes.split("+"))), int(first), until and int(until)
-    if isinstance(given, tuple | list) and len(given) in (2, 3):
-        nodes, first, until = (*given, None)[:3]
+        parts = tuple(map(int, nodes.split("+"))), int(first), until and int(until)
+    if isinstance(parts, tuple | list) and len(parts) in (2, 3):
+        nodes, first, until = (*parts, None)[:3]
         several = tuple(nodes) if isinstance(nodes, Iterable) else (nodes,)
         if (
             several
@@ -187,4 +202,4 @@ def is_chance(given: Any) -> bool:
         return all(is_number(v) and v <= 1 for v in given.values())
     if isinstance(given, np.ndarray | Tensor) or is_number(given):
         return True
-    return bool(given) and isinstance(given, list) and all(isinstance(v, float) for v in given)
+    return bool(given) and isinstance(given, list) and all(map(is_number, given))

@@ -10,7 +10,15 @@ from pushsum.engines.engine import Moment, Setup, late_mass
 from pushsum.engines.failing.mail import Mail, Post
 from pushsum.engines.failing.parcels import MOST_PARCELS, Outbox, Parcels
 from pushsum.engines.failing.roster import Desk
-from pushsum.engines.failing.standing import Flight, Messages, Standing, UnderWay, rows
+from pushsum.engines.failing.standing import (
+    Flight,
+    Messages,
+    Standing,
+    UnderWay,
+    optimizer_rows,
+    rows,
+    rows_of,
+)
 from pushsum.engines.mixing import Graph
 from pushsum.faults import CRASHED, HERE, LOST
 from pushsum.protocol import State, what_is_sent
@@ -92,6 +100,8 @@ class Faults:
         standing: Standing = now.memory
         if self.plan.roster:
             status = self.plan.status(exchange, self.n)
+            if bool((status >= CRASHED).all()):
+                raise ValueError(f"{self.plan}: at step {exchange} no node is left")
             gone = standing.alive & (status >= CRASHED)
             back = ~standing.alive & (status < CRASHED)
             if bool(gone.any() | back.any()):
@@ -139,6 +149,20 @@ class Faults:
             return state
         ones = torch.ones_like(state.a)
         return state._replace(x=rows(alive, state.x, now.y), a=rows(alive, state.a, ones))
+
+    def moved(self, now: Moment, after: State, y: Tensor, kept: Any) -> tuple[State, Tensor, Any]:
+        """State, model and optimizer after a step: nodes that sleep make none.
+
+        QGM's momentum is how far y went. With a small a that is far, and the momentum would feed on
+        itself: a held node has none.
+        """
+        awake, setup = now.memory.awake, self.setup
+        if setup.algorithm.plain_sgd:
+            after = after._replace(kept=rows_of(~self.held(now), after.kept, self.started(y)))
+        if bool(awake.all()):
+            return after, y, kept
+        after, y = rows_of(awake, (after, y), (now.state, now.y))
+        return after, y, optimizer_rows(setup.optimizer, awake, kept, now.optimizer)
 
     # ----------------------------------------------------------------- what there is
 

@@ -1,5 +1,6 @@
 """Nodes that crash, leave and join, between two exchanges."""
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -90,12 +91,9 @@ class Desk:
         return self.now._replace(state=state, y=y, optimizer=optimizer, memory=standing)
 
     def _rescaled(self, state: State, standing: Standing) -> tuple[State, Standing]:
-        """Lost mass makes steps longer: x and a grow by the power of 2 that makes up for it."""
+        """Steps are as long as nodes per mass: a power of 2 on x and a keeps that near 1."""
         algorithm, mass = self.faults.setup.algorithm, self.faults.mass_of_a(standing, state)
-        ratio = int(self.alive.sum()) / mass if mass > 0 else 1.0
-        factor = 1.0
-        while ratio / factor > 2**0.5:
-            factor *= 2
+        factor = 2.0 ** round(math.log2(int(self.alive.sum()) / mass))
         if factor == 1.0:
             return state, standing
         kept = state.kept
