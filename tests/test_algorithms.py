@@ -87,7 +87,7 @@ def assert_same(run, expected):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(cycle=graph_cycles(), seed=st.integers(0, 1000), d=st.integers(1, 4))
 def test_iterate_equals_the_reference_on_random_sequences(name, cycle, seed, d):
     n = len(cycle[0])
