@@ -14,21 +14,6 @@ import typer
 from pushsum import __version__, cli
 
 
-@pytest.fixture
-def pushsum(monkeypatch, capsys):
-    """Run `pushsum ...` in this process; (exit code, standard output, standard error)."""
-
-    def run(*arguments: str, columns: int = 100):
-        monkeypatch.setattr(sys, "argv", ["pushsum", *arguments])
-        monkeypatch.setenv("COLUMNS", str(columns))
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        out, err = capsys.readouterr()
-        return stopped.value.code, out, err
-
-    return run
-
-
 def lines_of(text: str) -> dict[str, str]:
     """'period B   3   any ...' -> {'period B': '3', ...}"""
     rows = [
