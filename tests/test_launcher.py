@@ -275,12 +275,10 @@ def _rank_of(pid: int) -> int | None:
     return int(name.removeprefix("pushsum-")) if name.startswith("pushsum-") else None
 
 
-def test_bad_input_is_one_line(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["pushsum", *command("algorithm.lr=-1")[3:]])
-    with pytest.raises(SystemExit, match="2"):
-        main()
-    said = capsys.readouterr().err
-    assert said.splitlines() == ["pushsum: algorithm.lr = -1: should be greater than 0"]
+def test_bad_input_is_one_line(pushsum, tmp_path):
+    words = ["algorithm.lr=-1", "--engine", "distributed", "--into", str(tmp_path / "run")]
+    line = "pushsum: algorithm.lr = -1: should be greater than 0\n"
+    assert pushsum("run", *words) == (2, "", line)
 
 
 # --------------------------------------------------------------------------- without any launcher
