@@ -23,8 +23,9 @@ help: ## show this list
 demo: $(VENV)/.installed ## install into .venv, then run a short demonstration
 	@$(BIN)/pushsum demo
 
+# PASSIVE: the few tests with two threads do not spin while they wait for a processor.
 test: lint ## all checks: lint, types, layers, tests and doctests (PYTEST_ARGS=...)
-	@OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 $(PYTEST_ARGS)
+	@OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -q -n 2 $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-dev ## the static checks alone: ruff, mypy, import-linter
 	@$(BIN)/ruff check -q

@@ -1,9 +1,12 @@
-"""Tests that need a browser are collected where there is one; the header says which it is."""
+"""The command line in this process, and tests that need a browser, where there is one."""
 
 import os
 import shutil
+import sys
 
 import pytest
+
+from pushsum import cli
 
 WANTED = os.environ.get("PUSHSUM_BROWSER") == "1"  # then a missing browser is a failure
 CHROMIUM = shutil.which("chromium")
@@ -22,3 +25,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """The header is not shown with -q; what was left out is."""
     if collect_ignore:
         terminalreporter.write_line(MISSING)
+
+
+@pytest.fixture
+def pushsum(monkeypatch, capsys):
+    """Run `pushsum ...` in this process; (exit code, standard output, standard error)."""
+
+    def run(*arguments: str, columns: int = 100):
+        monkeypatch.setattr(sys, "argv", ["pushsum", *arguments])
+        monkeypatch.setenv("COLUMNS", str(columns))
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+        out, err = capsys.readouterr()
+        return stopped.value.code, out, err
+
+    return run

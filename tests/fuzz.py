@@ -137,6 +137,7 @@ class Fuzzer:
         for name, words in RUNS.items():
             self._made(name, words)
         self.outcomes: Counter[str] = Counter()
+        self.longest: dict[str, float] = {}  # processor time
         self.touched: list[str] = []
         self.forbidden: tuple[Path, ...] = ()
         self.armed = False
@@ -188,6 +189,7 @@ class Fuzzer:
             spent = process_time() - start
             signal.alarm(0)
         self.outcomes[f"{what} {outcome}"] += 1
+        self.longest[what] = max(self.longest.get(what, 0.0), spent)
         if spent > SECONDS:
             raise Failed(f"{what} took {spent:.1f} s")
         if self.touched:
@@ -445,8 +447,8 @@ def written(value: Any) -> str:
         sys.setrecursionlimit(limit)
 
 
-def run(configurations: int, directories: int = 0, first: int = 0) -> Counter[str]:
-    """So many cases; how often each was accepted and refused."""
+def run(configurations: int, directories: int = 0, first: int = 0) -> Fuzzer:
+    """So many cases: how often each was accepted and refused, and the longest that one took."""
 
     def end(number: int, frame: object) -> None:
         raise Failed(f"nothing came of it within {PATIENCE} s")
@@ -465,11 +467,14 @@ def run(configurations: int, directories: int = 0, first: int = 0) -> Counter[st
                     except BaseException as error:
                         error.add_note(f"repeat it by: python -m tests.fuzz {words} {number}")
                         raise
-            return fuzzer.outcomes
+            return fuzzer
     finally:
         signal.signal(signal.SIGALRM, before)
 
 
 if __name__ == "__main__":
-    for outcome, times in sorted(run(*map(int, sys.argv[1:] or ("1000", "100"))).items()):
+    done = run(*map(int, sys.argv[1:] or ("1000", "100")))
+    for outcome, times in sorted(done.outcomes.items()):
         print(f"{times:8} {outcome}")
+    for what, seconds in sorted(done.longest.items()):
+        print(f"{seconds:8.2f} s of processor time at most: {what}")

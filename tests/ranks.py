@@ -18,8 +18,15 @@ from pushsum import topology, weighting
 
 CONTEXT = multiprocessing.get_context("forkserver")  # its server imports torch once for all
 CONTEXT.set_forkserver_preload(
-    ["torch", "torch._dynamo", "pushsum.engines.distributed.node", "tests.ranks"]
+    [
+        "torch",
+        "torch._dynamo",
+        "pushsum.engines.distributed.node",
+        "pushsum.training",
+        "tests.ranks",
+    ]
 )
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # of that server, as `pushsum run` sets it
 DEADLINE = 900.0  #: seconds after which a test fails: only what is broken takes as long
 
 

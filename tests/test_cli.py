@@ -5,27 +5,13 @@ import os
 import re
 import subprocess
 import sys
+from io import BytesIO, TextIOWrapper
 from xml.etree import ElementTree
 
 import pytest
 import typer
 
 from pushsum import __version__, cli
-
-
-@pytest.fixture
-def pushsum(monkeypatch, capsys):
-    """Run `pushsum ...` in this process; (exit code, standard output, standard error)."""
-
-    def run(*arguments: str):
-        monkeypatch.setattr(sys, "argv", ["pushsum", *arguments])
-        monkeypatch.setenv("COLUMNS", "100")
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        out, err = capsys.readouterr()
-        return stopped.value.code, out, err
-
-    return run
 
 
 def lines_of(text: str) -> dict[str, str]:
@@ -300,25 +286,21 @@ def test_shells_complete_commands_and_options(typed, meant):
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
-def test_a_terminal_without_unicode_gets_something(encoding):
-    command = [sys.executable, "-m", "pushsum", "topology", "ring"]
-    answer = subprocess.run(
-        command, capture_output=True, check=True, env={**os.environ, "PYTHONIOENCODING": encoding}
-    )
-    assert b"horizon H" in answer.stdout
-    assert answer.stderr == b""
+def test_a_terminal_without_unicode_gets_something(pushsum, encoding, monkeypatch):
+    written = BytesIO()
+    with TextIOWrapper(written, encoding=encoding) as terminal, monkeypatch.context() as here:
+        here.setattr(sys, "stdout", terminal)
+        code, _, err = pushsum("topology", "ring")
+        terminal.flush()
+        assert b"horizon H" in written.getvalue()
+    assert (code, err) == (0, "")
 
 
-def test_a_narrow_terminal_loses_no_digits(monkeypatch, tmp_path):
-    command = [sys.executable, "-m", "pushsum", "demo", "--no-training", "--steps", "3"]
-    answer = subprocess.run(
-        [*command, "--plot", str(tmp_path / "a.svg")],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "COLUMNS": "40"},
-    )
-    assert "…" not in answer.stdout
+def test_a_narrow_terminal_loses_no_digits(pushsum, tmp_path):
+    plot = ["--plot", str(tmp_path / "a.svg")]
+    code, out, _ = pushsum("demo", "--no-training", "--steps", "3", *plot, columns=40)
+    assert code == 0
+    assert "…" not in out
 
 
 def test_a_closed_pipe_is_not_an_error():
@@ -446,16 +428,12 @@ def test_a_cell_that_cannot_be_built_does_not_keep_the_others_from_running(pushs
     assert finished == ["lazy-c=0.5-_0", "lazy-c=0.5-_1"]
 
 
-def test_progress_without_a_terminal_is_lines_with_the_time_left(tmp_path):
-    words = [sys.executable, "-c", "from pushsum.cli import common, main; common.EVERY = 0; main()"]
-    environment = {**os.environ, "COLUMNS": "40"}
+def test_progress_without_a_terminal_is_lines_with_the_time_left(pushsum, tmp_path, monkeypatch):
+    monkeypatch.setattr(cli.common, "EVERY", 0)
     for command, where in (("run", ""), ("sweep", "run: ")):
-        answer = subprocess.run(
-            [*words, command, *TINY, "--into", str(tmp_path / command)],
-            capture_output=True, text=True, check=True, env=environment,
-        )  # fmt: skip
+        _, _, err = pushsum(command, *TINY, "--into", str(tmp_path / command), columns=40)
         line = rf"^{where}step 1/2  \d:\d\d:\d\d left$"
-        assert re.search(line, answer.stderr, flags=re.MULTILINE)
+        assert re.search(line, err, flags=re.MULTILINE)
     records = (tmp_path / "run" / "records.jsonl").read_text().splitlines()
     assert len(records) == 2
 

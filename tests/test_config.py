@@ -1,7 +1,6 @@
 """Configurations: typed, overridable, and every mistake one line."""
 
 import random
-import shutil
 
 import pytest
 import yaml
@@ -140,11 +139,11 @@ WORDS = ["0", "1", "-1", "2.5", "nan", ".inf", "true", "null", "x", "[]", "[1]",
 SHORT = config.Evaluation(batch=360, nodes=False)
 
 
-def test_ten_thousand_fuzzed_configurations_end_in_a_value_or_one_line(tmp_path):
+def test_random_overrides_end_in_a_value_or_one_line(tmp_path):
     rng = random.Random(0)
     keys = [*config.valid_keys(), "nonsense", "algorithm.nonsense", "data.name.deep", ""]
     accepted, refusals = [], []
-    for _ in range(10_000):
+    for _ in range(3000):
         overrides = [
             f"{rng.choice(keys)}{rng.choice(['=', '=', '=', '=', ''])}{rng.choice(WORDS)}"
             for _ in range(rng.randint(1, 4))
@@ -153,9 +152,9 @@ def test_ten_thousand_fuzzed_configurations_end_in_a_value_or_one_line(tmp_path)
             accepted.append(config.read(None, overrides))
         except ValueError as error:
             refusals.append(str(error))
-    assert len(accepted) > 200
+    assert len(accepted) > 50
     built = 0
-    for c in accepted[:400]:
+    for c in accepted:
         small = c.model_copy(update={"topology": c.topology.model_copy(update={"nodes": 3})})
         try:
             ready = Experiment(small)
@@ -166,7 +165,7 @@ def test_ten_thousand_fuzzed_configurations_end_in_a_value_or_one_line(tmp_path)
             built += 1
         except (ValueError, OSError) as error:
             refusals.append(str(error))
-    assert built > 60
+    assert built > 40
     assert all(text and "\n" not in text for text in refusals)
 
 
@@ -189,46 +188,6 @@ def test_sweeps_are_grids_of_cells(tmp_path):
     path.write_text("sweep: {cell: 1}")
     with pytest.raises(ValueError, match="the section sweep holds `cells`, `grid` and `tune` only"):
         sweep.read(str(path))
-
-
-def test_fuzzed_sweep_files_end_in_cells_or_one_line(tmp_path):
-    rng = random.Random(1)
-    keys = ["seed", "model.hidden", "algorithm.name", "1", "''", "model", "sweep"]
-    path, cells, refusals = tmp_path / "r.yaml", 0, []
-    for _ in range(1000):
-        section = rng.choice(["{{grid: {{{0}: {1}}}}}", "{{cells: [{{{0}: {1}}}]}}", "{1}",
-                              "{{cells: {1}, grid: {{{0}: [{1}]}}}}"])  # fmt: skip
-        path.write_text(f"sweep: {section.format(rng.choice(keys), rng.choice(WORDS))}")
-        try:
-            cells += len(sweep.read(str(path)))
-        except ValueError as error:
-            refusals.append(str(error))
-    assert cells > 50
-    assert all(text and "\n" not in text for text in refusals)
-
-
-def test_runs_that_are_damaged_at_random_go_on_or_are_refused_in_one_line(tmp_path):
-    rng = random.Random(2)
-    words = ["model.hidden=[4]", "steps=2", "gradients=loop", "evaluation.nodes=false"]
-    longer = Experiment(config.read(None, [*words, "steps=3"]))
-    training.run(Experiment(config.read(None, words)), tmp_path / "good")
-    names = ["meta.json", "records.jsonl", "checkpoints/step-2.json"]
-    names.append("checkpoints/step-2.safetensors")
-    refusals = []
-    for k in range(40):
-        place = tmp_path / str(k)
-        shutil.copytree(tmp_path / "good", place)
-        path = place / rng.choice(names)
-        content = bytearray(path.read_bytes())
-        where = rng.randrange(len(content))
-        content[where : where + rng.choice([0, 1, 9**9])] = rng.choice([b"", b"x", b"{}", b"\xff"])
-        path.write_bytes(content)
-        try:
-            training.run(longer, place, resume=True)
-        except (ValueError, OSError) as error:
-            refusals.append(str(error))
-    assert len(refusals) > 10
-    assert all(text and "\n" not in text for text in refusals)
 
 
 @pytest.mark.parametrize(

@@ -39,9 +39,17 @@ def made(name, weighting="uniform"):
     return ps.algorithms.parse(name, lr=0.05, momentum=0.5, weighting=weighting)
 
 
-def fits(name, where, every=1):
-    """Whether a method is for such graphs; some are for one that never changes."""
-    return not made(name).static or (every == 1 and where in ("full", "divide"))
+def chosen(n, every, topologies):
+    """Three nodes on every graph that a method takes; other numbers, and local moves, on fewer."""
+    for (name, weighting), where in product(cases(), topologies):
+        if name in STATIC:
+            takes = every == 1 and where in ("divide", *["full"] * (n == 3))
+        elif (n, every) == (3, 1):
+            takes = True
+        else:
+            takes = where == "exponential" or (where == "random" and name not in UNIFORM)
+        if takes:
+            yield name, weighting, where
 
 
 STATIC = tuple(name for name in METHODS if made(name).static)
@@ -105,10 +113,7 @@ def processes(rank, n, every):
     peers = Peers(timeout=DEADLINE)
     peers.agree({})
     found = {}
-    for (name, weighting), where in product(cases(), TOPOLOGIES):
-        again = n > 3 and (where == "full" or (where == "random" and name in UNIFORM))
-        if not fits(name, where, every) or again:
-            continue
+    for name, weighting, where in chosen(n, every, TOPOLOGIES):
         x0, targets = problem(n)
         algorithm = made(name, weighting)
         network = Exchange(peers, Setup(algorithm, graphs(where, n), every=every))
@@ -127,13 +132,11 @@ def processes(rank, n, every):
 
 def loops(rank, n, every):
     found = {}
-    for (name, weighting), where in product(cases(), ("divide", "exponential")):
-        again = n > 3 and where == "divide" and name not in STATIC
-        if name not in IN_A_LOOP or not fits(name, where, every) or again:
-            continue
-        found[name, weighting, where] = own_loop(
-            rank, n, name, weighting, where, partial(torch.optim.SGD, lr=0.05), every=every
-        )
+    for name, weighting, where in chosen(n, every, ("divide", "exponential")):
+        if name in IN_A_LOOP:
+            found[name, weighting, where] = own_loop(
+                rank, n, name, weighting, where, partial(torch.optim.SGD, lr=0.05), every=every
+            )
     return found
 
 

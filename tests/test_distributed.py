@@ -155,7 +155,7 @@ def test_scalars_that_are_too_small_are_noticed(kind):
 SIZES = ((300, torch.float64), (300, torch.float32))
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 6])
+@pytest.mark.parametrize("n", [2, 3])  # other numbers: tests/test_contract.py
 def test_equals_the_simulator_at_every_step(n):
     torch.set_num_threads(1)
     found = on_ranks(n, trajectories, n, SIZES)

@@ -9,15 +9,17 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import pytest
 
 from pushsum import training
+from pushsum.cli import main
 from pushsum.engines.distributed.launcher import launch
 from pushsum.engines.runtime import Stopped
-from tests.ranks import DEADLINE, in_session, until
+from tests.ranks import CONTEXT, DEADLINE, in_session, until
 from tests.test_processes import records, shared
 
 LONG = ["epochs=100000", "model.hidden=[8]", "topology.nodes=3", "gradients=loop"]
@@ -221,14 +223,14 @@ def test_a_stopped_node_is_killed_when_another_has_failed(cleanup):
 
 
 def torchrun(*words: str) -> list[str]:
-    run = ["-m", "torch.distributed.run", "--nproc-per-node", "3", "--rdzv-backend", "c10d"]
+    run = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--rdzv-backend", "c10d"]
     there = ["--rdzv-endpoint", "localhost:0", "-m", "pushsum", "run"]
     return [sys.executable, *run, *there, *words, "--engine", "distributed"]
 
 
 def test_torchrun_starts_it_too(tmp_path, cleanup):
     into = tmp_path / "run"
-    process = start(*LONG, "steps=30", "--into", str(into), how=torchrun)
+    process = start(*LONG, "topology.nodes=2", "steps=30", "--into", str(into), how=torchrun)
     cleanup.append(process)
     output, errors = process.communicate(timeout=DEADLINE)
     assert process.returncode == 0, errors
@@ -237,10 +239,11 @@ def test_torchrun_starts_it_too(tmp_path, cleanup):
 
 
 def test_a_node_that_is_killed_is_named_with_what_to_do(tmp_path, cleanup):
-    into = tmp_path / "run"
-    process = start(*LONG, "--into", str(into))
+    """The command that is offered goes on as if nothing had been."""
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    process = start(*LONG, "--into", str(cut))
     cleanup.append(process)
-    until_it_runs(into)
+    until_it_runs(cut)
     os.kill(the_node(process, 1), signal.SIGKILL)
     _, errors = process.communicate(timeout=DEADLINE)
     assert process.returncode == 137
@@ -249,19 +252,9 @@ def test_a_node_that_is_killed_is_named_with_what_to_do(tmp_path, cleanup):
     for node, line in zip((0, 2), sorted(lines), strict=True):
         assert line.startswith(f"pushsum: node {node}: node 1 is lost: its process ended")
         assert "; last checkpoint: step " in line
-        assert line.endswith(f"pushsum run --engine distributed --resume --into {into}")
+        assert line.endswith(f"pushsum run --engine distributed --resume --into {cut}")
     until_none_is_left(process)
-
-
-def test_the_command_it_offers_goes_on_as_if_nothing_had_been(tmp_path, cleanup):
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    process = start(*LONG, "--into", str(cut))
-    cleanup.append(process)
-    until_it_runs(cut)
-    os.kill(the_node(process, 2), signal.SIGKILL)
-    _, errors = process.communicate(timeout=DEADLINE)
-    line, _ = complaints(errors)
-    offered = shlex.split(line.partition("go on with: ")[2])
+    offered = shlex.split(lines[0].partition("go on with: ")[2])
     more = f"steps={training.newest(cut, 'distributed', 3) + 50}"
     again = start(*offered[1:], more, how=lambda *words: [sys.executable, "-m", "pushsum", *words])
     undisturbed = start(*LONG, more, "--into", str(whole))
@@ -282,64 +275,70 @@ def _rank_of(pid: int) -> int | None:
     return int(name.removeprefix("pushsum-")) if name.startswith("pushsum-") else None
 
 
-def test_bad_input_is_one_line(tmp_path, cleanup):
-    process = start("algorithm.lr=-1", "--into", str(tmp_path / "run"))
-    cleanup.append(process)
-    _, errors = process.communicate(timeout=DEADLINE)
-    assert process.returncode == 2
-    assert errors.splitlines() == ["pushsum: algorithm.lr = -1: should be greater than 0"]
+def test_bad_input_is_one_line(pushsum, tmp_path):
+    words = ["algorithm.lr=-1", "--engine", "distributed", "--into", str(tmp_path / "run")]
+    line = "pushsum: algorithm.lr = -1: should be greater than 0\n"
+    assert pushsum("run", *words) == (2, "", line)
 
 
 # --------------------------------------------------------------------------- without any launcher
 
-PREPARED = """
-import sys, time
-from pathlib import Path
-import pushsum.training, pushsum.engines.distributed.runtime
-from pushsum.cli import main
-ready, go, *sys.argv[1:] = sys.argv[1:]
-Path(ready).touch()
-while not Path(go).exists():
-    time.sleep(0.01)
-main()
-"""
+
+class Node:
+    """`pushsum run` in a process that the environment alone tells of the others."""
+
+    def __init__(self, environment: dict[str, str], words: list[str], told: Path) -> None:
+        told.touch()
+        self.told = told
+        self.process = CONTEXT.Process(target=_node, args=(environment, words, told))
+        self.process.start()
+
+    def end(self) -> tuple[int | None, str]:
+        """Its exit code and what it said, when it has ended."""
+        self.process.join(DEADLINE)
+        return self.process.exitcode, self.told.read_text()
 
 
-def by_hand(
-    cleanup, directory: Path, ranks=(0, 1, 2), timeout=DEADLINE, **words: str
-) -> list[subprocess.Popen[str]]:
-    """Processes that the environment alone tells of each other: node 0 keeps the store.
+def _node(environment: dict[str, str], words: list[str], told: Path) -> None:
+    os.environ |= environment
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    os.dup2(os.open(told, os.O_WRONLY), 2)
+    sys.argv = ["pushsum", "run", *words]
+    main()
 
-    They begin when all have imported what they need, which takes long where others are busy.
-    """
+
+@pytest.fixture
+def by_hand(tmp_path) -> Iterator[Callable[..., dict[int, Node]]]:
+    """Starts nodes without a launcher: node 0 keeps the store."""
+    nodes: dict[int, Node] = {}
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = str(listener.getsockname()[1])
-    around = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "3"}
-    around |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    around["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # as `pushsum run` sets it before it imports torch
-    common = ["run", *LONG, "--into", str(directory / "run"), "--timeout", str(timeout)]
-    go, ready = directory / "go", [directory / f"ready-{rank}" for rank in ranks]
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "3"}
+    common |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
 
-    def prepared(*words: str) -> list[str]:
-        return [sys.executable, "-c", PREPARED, *words, "--engine", "distributed"]
+    def begin(ranks=(0, 1, 2), timeout=DEADLINE, more=()) -> dict[int, Node]:
+        where = ["--into", str(tmp_path / "run"), "--timeout", str(timeout)]
+        for rank in ranks:
+            words = [*LONG, *where, "--engine", "distributed", *dict(more).get(rank, ())]
+            told, own = tmp_path / f"told-{rank}", {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            nodes[rank] = Node(common | own, words, told)
+        return nodes
 
-    for rank, mark in zip(ranks, ready, strict=True):
-        more = shlex.split(words.get(f"node_{rank}", ""))
-        here = {"RANK": str(rank), "LOCAL_RANK": str(rank), **around}
-        cleanup.append(start(str(mark), str(go), *common, *more, how=prepared, **here))
-    until(lambda: all(mark.exists() for mark in ready), "all have imported torch")
-    go.touch()
-    return cleanup
+    yield begin
+    for node in nodes.values():
+        node.process.kill()
+        node.process.join()
+        node.process.close()
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 @pytest.mark.parametrize("victim", [0, 1])
-def test_the_process_that_keeps_the_store_may_be_lost_too(how, victim, tmp_path, cleanup):
-    processes = by_hand(cleanup, tmp_path, timeout=5)
+def test_the_process_that_keeps_the_store_may_be_lost_too(how, victim, tmp_path, by_hand):
+    nodes = by_hand(timeout=5)
     until_it_runs(tmp_path / "run")
-    processes[victim].send_signal(how)
+    os.kill(nodes[victim].process.pid, how)
     for rank in {0, 1, 2} - {victim}:
-        _, errors = processes[rank].communicate(timeout=DEADLINE)
+        _, errors = nodes[rank].end()
         (line,) = complaints(errors)
         assert "last checkpoint: step " in line
         if victim == 1:
@@ -349,25 +348,22 @@ def test_the_process_that_keeps_the_store_may_be_lost_too(how, victim, tmp_path,
             assert "in the process of node 0" in line
 
 
-def test_nobody_loses_the_store_at_the_end_of_a_run(tmp_path, cleanup):
-    short = {f"node_{rank}": "steps=5" for rank in range(3)}
-    for process in by_hand(cleanup, tmp_path, **short):
-        _, errors = process.communicate(timeout=DEADLINE)
-        assert (process.returncode, complaints(errors)) == (0, [])
+def test_nobody_loses_the_store_at_the_end_of_a_run(by_hand):
+    for node in by_hand(more={rank: ["steps=5"] for rank in range(3)}).values():
+        code, errors = node.end()
+        assert (code, complaints(errors)) == (0, [])
 
 
-def test_a_process_that_never_comes_is_one_line(tmp_path, cleanup):
-    for process in by_hand(cleanup, tmp_path, ranks=(0, 2), timeout=5):
-        _, errors = process.communicate(timeout=DEADLINE)
-        (line,) = complaints(errors)
+def test_a_process_that_never_comes_is_one_line(by_hand):
+    for node in by_hand(ranks=(0, 2), timeout=5).values():
+        (line,) = complaints(node.end()[1])
         assert "not all processes connected to the processes' meeting point (127.0.0.1:" in line
         assert line.endswith("nothing is saved, so start again")
 
 
-def test_what_one_node_lacks_ends_all_at_once(tmp_path, cleanup):
-    lacking = f"data.name=cifar10 data.root={tmp_path}"
-    processes = by_hand(cleanup, tmp_path, node_1=lacking)
-    ends = [process.communicate(timeout=DEADLINE)[1] for process in processes]
+def test_what_one_node_lacks_ends_all_at_once(tmp_path, by_hand):
+    nodes = by_hand(more={1: ["data.name=cifar10", f"data.root={tmp_path}"]})
+    ends = [nodes[rank].end()[1] for rank in range(3)]
     own = ends[1].removeprefix("pushsum: node 1: ")
     assert str(tmp_path) in own
     for rank in (0, 2):

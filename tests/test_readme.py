@@ -1,8 +1,6 @@
 """What the README shows is what happens."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -39,14 +37,14 @@ def test_the_make_targets_exist():
         assert re.search(rf"^{line.split()[1]}:", makefile, flags=re.MULTILINE)
 
 
-def test_the_commands_for_training_run(tmp_path):
+def test_the_commands_for_training_run(pushsum, tmp_path, monkeypatch):
     """As the README has them, but with one epoch, so that they end soon."""
+    monkeypatch.chdir(tmp_path)
     for line in blocks("sh")[1].splitlines():
-        words = line.partition("#")[0].split()
-        shorter = ["epochs=1"] if words[1] in ("run", "sweep") else []
-        command = [sys.executable, "-m", *words, *shorter]
-        answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert answer.returncode == 0, (line, answer.stderr)
+        program, *words = line.partition("#")[0].split()
+        shorter = ["epochs=1"] if words[0] in ("run", "sweep") else []
+        code, _, errors = pushsum(*words, *shorter)
+        assert (program, code) == ("pushsum", 0), (line, errors)
     assert (tmp_path / "runs" / "pair" / "report.html").exists()
     assert len(list((tmp_path / "runs" / "pair").glob("*/records.jsonl"))) == 12
 
@@ -79,11 +77,10 @@ def test_local_links_lead_somewhere(page):
         ("exponential", "topology exponential --nodes 6"),
     ],
 )
-def test_the_pictures_are_what_the_commands_draw(picture, command, tmp_path):
+def test_the_pictures_are_what_the_commands_draw(pushsum, picture, command, tmp_path):
     """To a pixel: another machine may round otherwise."""
     drawn, shown = tmp_path / "drawn.svg", ROOT / "docs" / "images" / f"{picture}.svg"
-    words = [*command.split(), "--plot", str(drawn)]
-    subprocess.run([sys.executable, "-m", "pushsum", *words], check=True, cwd=tmp_path)
+    assert pushsum(*command.split(), "--plot", str(drawn))[0] == 0
     number = re.compile(r"-?\d+(?:\.\d+)?")
     here, there = (re.split(number, p.read_text()) for p in (drawn, shown))
     assert here == there

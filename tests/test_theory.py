@@ -1,4 +1,4 @@
-"""The theory against hand-computed numbers, ten thousand sequences, and its counterexamples."""
+"""The theory against hand-computed numbers, random sequences, and its counterexamples."""
 
 from math import exp, inf, isfinite, log, sqrt
 
@@ -87,16 +87,16 @@ def test_the_bound_is_never_below_four(name, rule):
     assert c.log_C - log(c.n) >= log(4) - 1e-12
 
 
-# --------------------------------------------------------------------------- ten thousand
+# --------------------------------------------------------------------------- random sequences
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_with_the_horizon_nothing_breaks_in_ten_thousand_sequences(seed):
-    tally = theory_sweep.sweep(2500, seed)
-    assert tally.sequences == 2500
+def test_with_the_horizon_nothing_breaks_in_random_sequences():
+    """`python tests/theory_sweep.py` looks at ten thousand."""
+    tally = theory_sweep.sweep(1500, seed=0)
+    assert tally.sequences == 1500
     assert not tally.with_horizon
     assert tally.published_although_short == 0  # the paper is right wherever H <= Delta * B
-    assert tally.longer > 100
+    assert tally.longer > 150
     assert tally.published["Lemma 2"] > 100
     assert tally.published["Theorem 1"] > 0
 
