@@ -146,9 +146,6 @@ def _beside(
         after = common.receive(inner(state), now.base, move, got, step)
         return after._replace(kept=Personal(after.kept, now.model))
 
-    def point(state: State) -> Tensor:
-        return common.gradient_point(inner(state), common.model(inner(state)))
-
     return replace(
         common,
         name=name,

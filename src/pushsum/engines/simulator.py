@@ -25,12 +25,13 @@ from pushsum.engines.failing.standing import Messages, Standing, UnderWay, optim
 from pushsum.engines.failing.standing import restored as restored_standing
 from pushsum.engines.mixing import FEW_NODES, Graph, Mixer, Weights, mixer
 from pushsum.faults import Plan, as_plan
-from pushsum.optimizers import as_maker, torch_rule
+from pushsum.optimizers import OWN, as_maker, torch_rule
 from pushsum.protocol import Algorithm, Got, Gradient, Sent, State, keep_received, own_gradient
 from pushsum.topology import Topology, as_topology
 from pushsum.weighting import View, dense
 
 TINY = 1e-300
+KINDS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)  #: that x may have
 GRAPHS = 16  #: that are kept, of few nodes: a cycle of them comes round again
 
 UserGradient = Callable[[Tensor, int], Tensor]
@@ -528,16 +529,24 @@ def iterate(
         raise ValueError(
             f"algorithm = {algorithm!r}: give one of pushsum.algorithms, such as sgp(lr=0.1)"
         )
+    if not callable(gradient):
+        raise ValueError(f"gradient = {gradient!r}: give a function (y, t) -> (n, d)")
     rule = None if optimizer is None else torch_rule(as_maker(optimizer))
+    if after is not None and not isinstance(after, Iterate):
+        raise ValueError(f"after = {after!r}: give what an earlier `iterate` has yielded")
+    x0 = _checked_start(x0) if after is None else after.x
     graphs = as_topology(topology, len(x0))
     setup = Setup(algorithm, graphs, rule, every, seed=seed, faults=as_plan(faults))
     network = Network(setup)
     if algorithm.asks == "full" and full_gradient is None:
         raise ValueError(f"{algorithm.name} needs full_gradient, a function of y")
     if after is None:
-        now = network.begin(_checked_start(x0, graphs.n))
+        if len(x0) != graphs.n:
+            expected = f"({graphs.n}, d): one row for each of {graphs.n} nodes"
+            raise ValueError(f"x0 has shape {tuple(x0.shape)}, expected {expected}")
+        now = network.begin(x0)
     else:
-        _refuse_other_run(after.setup, network.setup)
+        _refuse_other_run(after, network)
         now = after.moment
     return _steps(network, gradient, full_gradient, now, steps)
 
@@ -550,7 +559,7 @@ def _steps(
     steps: int,
 ) -> Iterator[Iterate]:
     algorithm = network.setup.algorithm
-    keeps = algorithm.direction is not own_gradient
+    keeps = algorithm.direction is not own_gradient or network.setup.optimizer.name == OWN
     for _ in range(steps):
         point = algorithm.gradient_point(now.state, now.y)
         if network.faults is not None and algorithm.point is not None:  # the dead have none
@@ -567,47 +576,79 @@ class _Asked:
     of_all: Callable[[Tensor], Tensor] | None
     point: Tensor
     t: int
-    keeps: bool  #: whether the method keeps gradients, which the function might write over
+    keeps: bool  #: whether somebody keeps gradients, which the function might write over
 
     def __call__(self, point: Tensor | None = None) -> Tensor:
         place = self.point if point is None else point
-        g = _checked_gradient(self.function(place, self.t), place, self.t)
+        g = self._checked(lambda y: self.function(y, self.t), place)
         return g.clone() if self.keeps else g
 
     def full(self, point: Tensor) -> Tensor:
         assert self.of_all is not None
-        return _checked_gradient(self.of_all(point), point, self.t).clone()
+        return self._checked(self.of_all, point).clone()
+
+    def _checked(self, function: Callable[[Tensor], Tensor], place: Tensor) -> Tensor:
+        handed = place.detach()  # `requires_grad_()` on it leaves ours alone
+        before = _changes(handed)
+        g = _checked_gradient(function(handed), place, self.t)
+        if _changes(handed) != before:
+            raise ValueError(
+                f"the gradient function wrote into its argument at step {self.t}: work on a copy, "
+                "y.clone()"
+            )
+        return g
+
+
+def _changes(tensor: Tensor) -> int:
+    """How often a tensor was written to, which torch does not count of inference tensors."""
+    return 0 if tensor.is_inference() else tensor._version
 
 
 # --------------------------------------------------------------------------- at the door
 
 
-def _refuse_other_run(before: Setup, now: Setup) -> None:
+def _refuse_other_run(after: Iterate, network: Network) -> None:
     """A record goes on only as what it is a record of."""
+    before, now = after.setup, network.setup
     same: dict[str, Callable[[Setup], object]] = {
         "algorithm": lambda setup: setup.algorithm.name,
         "weighting": lambda setup: setup.algorithm.weighting.name,
         "optimizer": lambda setup: setup.optimizer.name,
         "topology": lambda setup: setup.topology.name,
         "every": lambda setup: setup.every,
+        "seed": lambda setup: setup.seed,
         "faults": lambda setup: setup.faults,
     }
+    otherwise = "go on with the same, or start from after.y"
     for name, of in same.items():
         if of(before) != of(now):
             raise ValueError(
-                f"after is a record of a run with {name} {of(before)}, not {of(now)}: go on with "
-                "the same, or start from after.y"
+                f"after is a record of a run with {name} {of(before)}, not {of(now)}: {otherwise}"
             )
+    graphs, others = now.topology, before.topology
+    if graphs is not others and graphs.fingerprint() != others.fingerprint():
+        raise ValueError(f"after is a record of a run with other graphs {graphs}: {otherwise}")
+    kept = now.begin(after.x, network.nodes).state.kept
+    if _shapes(kept) != _shapes(after.state.kept):
+        name = now.algorithm.name
+        raise ValueError(f"after is a record of {name} with other parameters: {otherwise}")
 
 
-def _checked_start(x0: Tensor, n: int) -> Tensor:
-    x0 = torch.as_tensor(x0).detach()
-    if x0.ndim != 2 or len(x0) != n or x0.shape[1] == 0:
+def _shapes(kept: Any) -> list[tuple[int, ...]]:
+    return [tuple(part.shape) for part in tree.leaves(kept)]
+
+
+def _checked_start(x0: Tensor) -> Tensor:
+    try:
+        x0 = torch.as_tensor(x0).detach()
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(f"x0 is {type(x0).__name__}, expected a tensor (n, d)") from None
+    if x0.ndim != 2 or x0.numel() == 0:
+        raise ValueError(f"x0 has shape {tuple(x0.shape)}, expected (n, d): one row per node")
+    if x0.dtype not in KINDS or x0.layout != torch.strided:
         raise ValueError(
-            f"x0 has shape {tuple(x0.shape)}, expected ({n}, d): one row for each of {n} nodes"
+            f"x0 is {x0.dtype}, {x0.layout}: give dense floating-point numbers, e.g. x0.double()"
         )
-    if not x0.is_floating_point():
-        raise ValueError(f"x0 has dtype {x0.dtype}: give floating-point numbers, e.g. x0.double()")
     finite = x0.isfinite().all(1)
     if not finite.all():
         node = int((~finite).nonzero()[0])
@@ -617,7 +658,7 @@ def _checked_start(x0: Tensor, n: int) -> Tensor:
 
 def _checked_gradient(g: Tensor, x: Tensor, t: int) -> Tensor:
     try:
-        g = torch.as_tensor(g).detach().to(x)
+        g = torch.as_tensor(g).detach().to_dense().to(x)
     except (TypeError, ValueError, RuntimeError):
         raise ValueError(
             f"gradient at step {t} is {type(g).__name__}, expected a tensor of {tuple(x.shape)}"

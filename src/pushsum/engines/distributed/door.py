@@ -1,6 +1,5 @@
 """What `PushSum` is given: made into what it needs, or refused in one line."""
 
-import hashlib
 from dataclasses import replace
 from typing import Any
 
@@ -117,15 +116,12 @@ def check_device(device: torch.device, peers: Peers) -> None:
 
 def facts(layout: Layout, dtype: torch.dtype, setup: Setup) -> dict[str, Any]:
     """What all nodes must have in common, or messages would not fit."""
-    graphs = hashlib.sha256()
-    for t in range(1, (setup.topology.cycle or 64) + 1):
-        graphs.update(setup.topology.edges(t).numpy().tobytes())
     shapes = zip(layout.names, layout.shapes, strict=True)
     return {
         "parameters": [[name, *shape] for name, shape in shapes],
         "dtype": str(dtype),
         "wire": str(setup.wire),
-        "topology": f"{setup.topology.name} {graphs.hexdigest()[:12]}",
+        "topology": f"{setup.topology.name} {setup.topology.fingerprint()}",
         "algorithm": setup.algorithm.name,
         "weighting": setup.algorithm.weighting.name,
         "every": setup.every,
