@@ -197,7 +197,7 @@ class Algorithm(_Section):
     FILE.py:function"""
     schedule: Schedule = Schedule()
     optimizer: str | None = None
-    """a class of torch.optim that makes the perturbation, instead of (momentum) SGD"""
+    """a class of torch.optim that computes the update, instead of (momentum) SGD"""
     options: dict[str, Any] = Field(default_factory=dict)
     """the optimizer's own arguments besides lr"""
     parameters: dict[str, Any] = Field(default_factory=dict)

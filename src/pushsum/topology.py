@@ -301,7 +301,7 @@ def as_topology(given: str | Topology, n: int) -> Topology:
 
 
 class _Repeating(Topology, Generic[Part]):
-    """Graphs that repeat for ever; a part is one of them, or a union of several."""
+    """Graphs that repeat; a part is one of them, or a union of several."""
 
     parts: tuple[Part, ...]
     known: Certificate | None = None  #: where it needs no computing
