@@ -19,7 +19,7 @@ from pushsum.engines.failing.standing import Messages, UnderWay, rows_of
 from pushsum.engines.simulator import Network
 from pushsum.faults import Plan, as_plan
 from pushsum.optimizers import OWN, as_maker, torch_rule
-from pushsum.protocol import Algorithm, State, own_gradient
+from pushsum.protocol import Algorithm, State, hand_out, own_gradient
 from pushsum.topology import Topology, as_topology
 from pushsum.weighting import dense
 
@@ -207,50 +207,53 @@ def _steps(
     now: Moment,
     steps: int,
 ) -> Iterator[Iterate]:
-    algorithm = network.setup.algorithm
-    keeps = algorithm.direction is not own_gradient or network.setup.optimizer.name == OWN
     for _ in range(steps):
-        point = algorithm.gradient_point(now.state, now.y)
-        if network.faults is not None and algorithm.point is not None:  # the dead have none
-            point = rows_of(now.memory.alive, point, now.y)
-        now = network.advance(now, _Asked(gradient, full, point, now.t + 1, keeps))
+        now = network.advance(now, _Asked(network, gradient, full, now))
         yield Iterate(now, network.setup)
 
 
-@dataclass(frozen=True)
 class _Asked:
-    """A user's functions as the gradient of one step."""
+    """A user's functions as the gradient of one step; they may use what they are given as scratch.
 
-    function: UserGradient
-    of_all: Callable[[Tensor], Tensor] | None
-    point: Tensor
-    t: int
-    keeps: bool  #: whether somebody keeps gradients, which the function might write over
+    y is not copied for them, as large as it is: if they write into it, it is computed again.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        function: UserGradient,
+        full: Callable[[Tensor], Tensor] | None,
+        now: Moment,
+    ) -> None:
+        self.function, self.of_all, self.now, self.t = function, full, now, now.t + 1
+        self.algorithm, faults = network.setup.algorithm, network.faults
+        self.point = self.algorithm.gradient_point(now.state, now.y)
+        if faults is not None and self.algorithm.point is not None:  # the dead have none
+            self.point = rows_of(now.memory.alive, self.point, now.y)
+        # whether y can be computed again, and torch counts how often it was written to
+        plain = self.algorithm.model is hand_out and self.algorithm.point is None
+        self.lends_y = plain and faults is None and not now.y.is_inference()
+        # whether somebody keeps gradients, which the function might write over
+        own_rule = network.setup.optimizer.name == OWN
+        self.copies = own_rule or self.algorithm.direction is not own_gradient
 
     def __call__(self, point: Tensor | None = None) -> Tensor:
-        place = self.point if point is None else point
-        g = self._checked(lambda y: self.function(y, self.t), place)
-        return g.clone() if self.keeps else g
+        if point is not None or not self.lends_y:
+            return self._gradient((self.point if point is None else point).clone())
+        y, before = self.point, self.point._version
+        g = self._gradient(y.detach())
+        if y._version != before:
+            g = g.clone()  # it may be y itself
+            y.copy_(self.algorithm.model(self.now.state))
+        return g
+
+    def _gradient(self, point: Tensor) -> Tensor:
+        g = _checked_gradient(self.function(point, self.t), point, self.t)
+        return g.clone() if self.copies else g
 
     def full(self, point: Tensor) -> Tensor:
         assert self.of_all is not None
-        return self._checked(self.of_all, point).clone()
-
-    def _checked(self, function: Callable[[Tensor], Tensor], place: Tensor) -> Tensor:
-        handed = place.detach()  # `requires_grad_()` on it leaves ours alone
-        before = _changes(handed)
-        g = _checked_gradient(function(handed), place, self.t)
-        if _changes(handed) != before:
-            raise ValueError(
-                f"the gradient function wrote into its argument at step {self.t}: work on a copy, "
-                "y.clone()"
-            )
-        return g
-
-
-def _changes(tensor: Tensor) -> int:
-    """How often a tensor was written to, which torch does not count of inference tensors."""
-    return 0 if tensor.is_inference() else tensor._version
+        return _checked_gradient(self.of_all(point.clone()), point, self.t).clone()
 
 
 # --------------------------------------------------------------------------- at the door
