@@ -1,5 +1,6 @@
 """The directed family: against dense equations, and what characterises each method."""
 
+import math
 from functools import partial
 
 import numpy as np
@@ -426,9 +427,10 @@ def test_personal_models_are_the_closed_forms(seed):
         (lambda: alg.osgp(0.1, delay=-1), r"delay = -1: .* integer >= 0"),
         (lambda: alg.osgp(0.1, delay=1.5), r"delay = 1.5"),
         (lambda: alg.push_lsvrg_up(0.15, p=0.0), r"p = 0.0: a probability in \(0, 1\]"),
-        (lambda: alg.pfedme(0.1, penalty=-1), r"penalty = -1: a number > 0"),
+        (lambda: alg.pfedme(0.1, penalty=-1), "penalty = -1: a finite number > 0"),
+        (lambda: alg.pfedme(0.1, penalty=math.inf), "penalty = inf: a finite number > 0"),
         (lambda: alg.pfedme(0.1, inner=0), r"inner = 0: .* integer >= 1"),
-        (lambda: alg.ditto(0.1, personal_lr=0), r"personal_lr = 0: a number > 0"),
+        (lambda: alg.ditto(0.1, personal_lr=0), "personal_lr = 0: a finite number > 0"),
         (lambda: alg.ditto(0.1, base="allreduce"), r"base = AllReduce: .* such as SGP"),
         (lambda: alg.pfedme(0.1, base="Push-LSVRG-UP"), r"base = Push-LSVRG-UP: .* such as SGP"),
         (lambda: alg.ditto(0.1, base="sgd"), r"unknown algorithm 'sgd'"),

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from pushsum.checks import is_number
+from pushsum import checks
 from pushsum.optimizers import Rate
-from pushsum.protocol import Algorithm, Got, Gradient, Sent, State, Step
+from pushsum.protocol import Algorithm, Constant, Got, Gradient, Sent, State, Step
 
 Base = str | Callable[[Rate], Algorithm]  #: the name of a method, or a function of lr
 
@@ -50,15 +50,14 @@ def pfedme(
     NeurIPS 2020; theirs has a server.
     """
     _check(penalty=penalty, inner_lr=inner_lr)
-    if isinstance(inner, bool) or not isinstance(inner, int) or inner < 1:
-        raise ValueError(f"inner = {inner!r}: a number of gradient steps, an integer >= 1")
+    checks.count("inner", inner, "the number of gradient steps")
 
     def step_of(common: Algorithm, state: State, gradient: Gradient, step: Step) -> _Found:
         theta, kept = state.kept.model, state._replace(kept=state.kept.base)
         y = common.gradient_point(kept, common.model(kept))
         for _ in range(inner):
             theta = theta - inner_lr * (gradient(theta) + penalty * (theta - y))
-        direction, carried = common.direction(kept, _Given(penalty * (y - theta)), step)
+        direction, carried = common.direction(kept, Constant(penalty * (y - theta)), step)
         return direction, Personal(carried, theta)
 
     return _beside("pFedMe", base, lr, step_of)
@@ -94,7 +93,7 @@ def ditto(
 
     def step_of(common: Algorithm, state: State, gradient: Gradient, step: Step) -> _Found:
         v, kept = state.kept.model, state._replace(kept=state.kept.base)
-        direction, carried = common.direction(kept, _Given(gradient()), step)
+        direction, carried = common.direction(kept, Constant(gradient()), step)
         pulled = penalty * (v - common.model(kept))
         return direction, Personal(carried, v - personal_lr * (gradient(v) + pulled))
 
@@ -102,19 +101,6 @@ def ditto(
 
 
 _Found = tuple[Tensor, Personal]
-
-
-class _Given:
-    """A gradient that is known already."""
-
-    def __init__(self, g: Tensor) -> None:
-        self.g = g
-
-    def __call__(self, point: Tensor | None = None) -> Tensor:
-        return self.g
-
-    def full(self, point: Tensor) -> Tensor:
-        raise AssertionError("a base that asks for it is refused")
 
 
 def _beside(
@@ -164,5 +150,4 @@ def _beside(
 
 def _check(**given: float) -> None:
     for name, value in given.items():
-        if not (is_number(value) and value > 0):
-            raise ValueError(f"{name} = {value!r}: a number > 0")
+        checks.number(name, value, lambda value: value > 0, "a finite number > 0")

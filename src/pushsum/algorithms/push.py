@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pushsum.checks import is_number
+from pushsum import checks
 from pushsum.methods import MOREAU
 from pushsum.optimizers import Rate, check_momentum, momentum_sgd, sgd
 from pushsum.protocol import Algorithm, Got, Gradient, Sent, State, Step, corrected
@@ -135,8 +135,8 @@ def dextra(lr: Rate, theta: float = 0.5) -> Algorithm:
     Source: Xi and Khan, DEXTRA: a fast algorithm for optimization over directed graphs, IEEE TAC
     2017.
     """
-    if not (is_number(theta) and 0 < theta <= 0.5):
-        raise ValueError(f"theta = {theta!r}: DEXTRA's theta lies in (0, 1/2], e.g. theta=0.5")
+    expected = "DEXTRA's theta lies in (0, 1/2], e.g. theta=0.5"
+    checks.number("theta", theta, lambda theta: 0 < theta <= 0.5, expected)
 
     def start(x0: Tensor, step: Step) -> Before:
         return Before(x0, x0, torch.zeros_like(x0))

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pushsum.checks import is_number
+from pushsum import checks
 from pushsum.optimizers import Rate, sgd
 from pushsum.protocol import Algorithm, Got, Sent, State, Step, Underway, push_moved, what_is_sent
 from pushsum.randomness import stream, uniforms
@@ -38,8 +38,7 @@ def osgp(lr: Rate, delay: int = 1, random: bool = False) -> Algorithm:
     learning, ICML 2019. Theirs waits for what is more than tau steps late; a delay of ours never
     exceeds it.
     """
-    if isinstance(delay, bool) or not isinstance(delay, int) or delay < 0:
-        raise ValueError(f"delay = {delay!r}: a number of steps, an integer >= 0")
+    checks.count("delay", delay, "the number of steps", least=0)
 
     def start(x0: Tensor, step: Step) -> Underway:
         nothing = torch.zeros(len(x0), dtype=torch.float64, device=x0.device)
@@ -111,10 +110,8 @@ def private_push_sum(
     using push-sum, IEEE CNS 2018. Their weights are one number per receiver, ours one factor for
     all receivers and each number of x.
     """
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
-        raise ValueError(f"steps = {steps!r}: how many steps are private, an integer >= 0")
-    if not (is_number(scale) and scale > 0):
-        raise ValueError(f"scale = {scale!r}: of the random weights, a number > 0")
+    checks.count("steps", steps, "the number of private steps", least=0)
+    checks.number("scale", scale, lambda s: s > 0, "that of the random weights is a number > 0")
     push, pull, mean = what_is_sent(algorithm)
     if push == 0 or pull or mean:
         raise ValueError(
