@@ -66,6 +66,10 @@ def check_model(model: Any) -> None:
     for name, p in model.named_parameters():
         if is_lazy(p):
             raise ValueError(f"parameter {name} is not initialized: run the model once before")
+        if p.requires_grad and p.dtype not in WIRES:
+            raise ValueError(
+                f"parameter {name} is {p.dtype}: only floats of 16 bits or more travel"
+            )
         if type(p.data) is not Tensor:
             raise ValueError(
                 f"parameter {name} is a {type(p.data).__name__}: sharded models cannot be pushed"
