@@ -120,7 +120,8 @@ def dextra(lr: Rate, theta: float = 0.5) -> Algorithm:
     The step size must lie in an interval that depends on the graph: too small diverges as well.
 
     Args:
-        lr: step size; the optimizer must be plain SGD, since it is given differences of gradients.
+        lr: step size; the optimizer must be SGD without weight decay, since it is given differences
+            of gradients.
         theta: in (0, 1/2].
 
     >>> import pushsum as ps
