@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 import pushsum as ps
-from pushsum.engines.simulator import Iterate
+from pushsum.engines.iterate import Iterate
 from tests.strategies import WEIGHTINGS, random_cycle
 
 alg = ps.algorithms

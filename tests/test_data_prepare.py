@@ -313,7 +313,7 @@ def test_what_is_ready_is_checked_and_left_alone(cifar10, root):
     content = bytearray(path.read_bytes())
     content[2000] ^= 1
     path.write_bytes(content)
-    with pytest.raises(ValueError, match="cifar10 cannot be had from here"):
+    with pytest.raises(ValueError, match="cifar10 could not be downloaded"):
         data.prepare("cifar10", root)
 
 

@@ -23,8 +23,9 @@ from pushsum import checkpoint, config, sweep, training
 from pushsum.engines import mixing, runtime, simulator
 from pushsum.engines.engine import Known
 from pushsum.engines.gradients import gradients, stacked_buffers
+from pushsum.engines.iterate import iterate
 from pushsum.engines.runtime import OneProcess
-from pushsum.engines.simulator import Network, iterate
+from pushsum.engines.simulator import Network
 from pushsum.experiment import Experiment
 from pushsum.experiment.environment import git_hash
 from pushsum.experiment.evaluation import Evaluator

@@ -702,6 +702,22 @@ def test_sparse_gradients_with_overlap_are_refused():
         model(torch.tensor([1])).sum().backward()
 
 
+@pytest.mark.parametrize("algorithm", ["sgp", "push-diging", "allreduce"])
+def test_sparse_gradients_are_as_good(algorithm):
+    def trained(sparse):
+        torch.manual_seed(0)
+        model = nn.Embedding(4, 2, sparse=sparse)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with ps.PushSum(model, optimizer, algorithm=algorithm):
+            for word in (1, 2, 1):
+                optimizer.zero_grad()
+                model(torch.tensor([word])).square().sum().backward()
+                optimizer.step()
+        return flat(model)
+
+    assert torch.equal(trained(True), trained(False))
+
+
 def test_parameters_that_the_optimizer_gets_later_are_moved_once():
     def trained(overlap):
         torch.manual_seed(0)
@@ -741,6 +757,7 @@ def test_a_closure_with_overlap_is_refused():
             {},
             "the model lies on cpu and meta: one device per node",
         ),
+        (nn.Linear(2, 2, dtype=torch.complex64), {}, "parameter weight is torch.complex64: only"),
         (nn.Linear(2, 2), {"wire": torch.int8}, "wire = torch.int8: parameters travel in a float"),
         (nn.Linear(2, 2), {"wire": torch.float8_e4m3fn}, "travel in a float of 16, 32 or 64 bits"),
         (nn.Linear(2, 2), {"timeout": 0}, "timeout = 0: give a number of seconds > 0"),

@@ -277,6 +277,7 @@ def test_nodes_that_cannot_reach_each_other_are_named():
         ([], "give at least one graph"),
         ([[[1, 2], [0, 1]]], "graph 0: an adjacency holds 0 and 1 only"),
         ([[[1, 0]]], r"graph 0: an adjacency is a square array, not \(1, 2\)"),
+        (3, r"takes a list of graphs: write from_graphs\(\[graph\]\)"),
         ([np.eye(2), np.eye(3)], r"graphs of \[2, 3\] nodes"),
         ([nx.DiGraph([(1, 2), (2, 1)])], r"graph 0: its nodes must be 0..n-1, not \[1, 2\]"),
     ],
@@ -288,7 +289,7 @@ def test_bad_graphs_are_refused(graphs, message):
 
 def test_steps_count_from_one():
     for g in (topology.full(3), topology.divide(3), topology.random(3)):
-        with pytest.raises(ValueError, match="t = 0: steps count from 1"):
+        with pytest.raises(ValueError, match="t = 0: a step is an integer >= 1"):
             g.edges(0)
 
 
@@ -336,7 +337,8 @@ def test_edges_from_lists_files_and_functions_are_the_same_graph(tmp_path):
     )
     assert numbers(made.certificate()) == brute_force([made.adjacency(1).numpy()])
     assert set(zip(*made.edges(1).tolist(), strict=True)) == {*edges, *((i, i) for i in range(4))}
-    for name in ("edges.csv", "edges.txt", "mine.py:graphs"):
+    (tmp_path / "excel.csv").write_bytes(b"\xef\xbb\xbf0,1\r\n1,2\r\n2,3\r\n3,0\r\n3,1\r\n")
+    for name in ("edges.csv", "edges.txt", "excel.csv", "mine.py:graphs"):
         assert torch.equal(topology.parse(str(tmp_path / name), 4).edges(7), made.edges(1))
 
 
@@ -345,7 +347,9 @@ def test_edges_from_lists_files_and_functions_are_the_same_graph(tmp_path):
     [
         ("0,1\n1,x\n", r"line 2: '1,x' is no edge: write sender,receiver"),
         ("0,1,2\n", "line 1: '0,1,2' is no edge"),
-        ("0,1\n1,9\n", "node 9: the nodes of an edge are integers from 0 to 3"),
+        ("-1,2\n", "line 1: '-1,2' is no edge"),
+        ("0,1\n1,²\n", "line 2: '1,²' is no edge"),
+        ("0,1\n1,9\n", r"edge \(1, 9\): the nodes are the integers from 0 to 3"),
         ("0,1\n1,0\n", "there is no path from node 0 to nodes 2, 3, at any step"),
     ],
 )
@@ -353,6 +357,34 @@ def test_lists_of_edges_that_are_refused(text, message, tmp_path):
     (tmp_path / "edges.csv").write_text(text)
     with pytest.raises(ValueError, match=message):
         topology.parse(str(tmp_path / "edges.csv"), 4).certificate()
+
+
+def test_edges_from_arrays_are_as_good():
+    made = topology.from_edges(3, [(0, 1), (1, 2), (2, 0)])
+    array = np.array([[0, 1], [1, 2], [2, 0]])
+    for edges in (array, torch.from_numpy(array), iter(array.tolist())):
+        assert topology.from_edges(3, edges).fingerprint() == made.fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("edges", "message"),
+    [
+        ([(0, 1, 2)], r"edge \(0, 1, 2\): a pair \(sender, receiver\) of integers"),
+        ([1, 2], "edge 1: a pair"),
+        ([(0, 1.5)], r"edge \(0, 1.5\): a pair"),
+        ([(0, -1)], r"edge \(0, -1\): the nodes are the integers from 0 to 2"),
+        (None, "edges = None: give a list of pairs"),
+    ],
+)
+def test_edges_that_are_refused(edges, message):
+    with pytest.raises(ValueError, match=message):
+        topology.from_edges(3, edges)
+
+
+@pytest.mark.parametrize("t", [1.5, "1", None])
+def test_what_is_no_step_is_refused(t):
+    with pytest.raises(ValueError, match="a step is an integer >= 1"):
+        topology.ring(3).edges(t)
 
 
 def test_an_absurd_number_of_nodes_is_refused():

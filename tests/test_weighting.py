@@ -378,3 +378,8 @@ def test_a_file_without_the_function_is_refused(text, message, tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=re.escape(message)):
         weighting.parse(text)
+
+
+def test_an_own_weighting_that_looks_at_something_unknown_is_refused():
+    with pytest.raises(ValueError, match="sight = 'all': choose from nothing, neighbours, buffers"):
+        weighting.own(lambda adjacency, d2: adjacency, sight="all")

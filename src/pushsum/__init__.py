@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         weighting,
     )
     from pushsum.engines.distributed.node import PushSum
-    from pushsum.engines.simulator import Iterate, iterate
+    from pushsum.engines.iterate import Iterate, iterate
     from pushsum.simulation import Simulation, simulate
     from pushsum.training.testing import trained
 
@@ -48,8 +48,8 @@ __all__ = [
 ]
 
 _HOME = {
-    "Iterate": "pushsum.engines.simulator",
-    "iterate": "pushsum.engines.simulator",
+    "Iterate": "pushsum.engines.iterate",
+    "iterate": "pushsum.engines.iterate",
     "PushSum": "pushsum.engines.distributed.node",
     "Simulation": "pushsum.simulation",
     "simulate": "pushsum.simulation",

@@ -15,7 +15,7 @@ from pushsum import algorithms, theory, topology, weighting
 from pushsum.algorithms import Algorithm
 from pushsum.drawing import Panel, Series, chart_svg
 from pushsum.drawing.svg import PALETTE
-from pushsum.engines.simulator import iterate
+from pushsum.engines.iterate import iterate
 from pushsum.methods import MOREAU, NAMES
 from pushsum.problems import quadratic
 from pushsum.randomness import stream

@@ -40,6 +40,9 @@ REFUSED = {
 }
 
 
+OWN = "own"  #: the name of a rule that has none
+
+
 class Rule(NamedTuple):
     """How every node, alone, makes a move of a direction; pure."""
 
@@ -47,7 +50,7 @@ class Rule(NamedTuple):
     move: Callable[[Any, Tensor, Tensor, int], tuple[Tensor, Any]]
     """(kept, y^(t-1), direction, t) -> (epsilon (n, d), kept)"""
     rate: Callable[[int], float] = lambda t: 0.0  #: the step size at step t
-    name: str = "own"
+    name: str = OWN
     elementwise: bool = True  #: whether columns may be taken some at a time
     by_node: bool = False  #: whether it keeps a `Kept` with every node's parameters by themselves
 
@@ -159,8 +162,8 @@ def as_maker(optimizer: Any) -> Make:
         return lambda parameters: kind(parameters, **options)
     if isinstance(optimizer, torch.optim.Optimizer) or not callable(optimizer):
         raise ValueError(
-            f"optimizer = {optimizer!r}: give a class of torch.optim with its arguments, e.g. "
-            "functools.partial(torch.optim.AdamW, lr=1e-3)"
+            f"optimizer = {one_line(optimizer)}: give a class of torch.optim with its arguments, "
+            "e.g. functools.partial(torch.optim.AdamW, lr=1e-3)"
         )
     maker: Make = optimizer
     return maker
@@ -182,9 +185,12 @@ def check_momentum(momentum: float, name: str = "momentum") -> None:
 
 def _built(make: Make, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     try:
-        return make(parameters)
+        made = make(parameters)
     except Exception as error:  # whatever the options are
         raise ValueError(f"optimizer: {one_line(error)}") from None
+    if not isinstance(made, torch.optim.Optimizer):
+        raise ValueError(f"optimizer: {type(made).__name__} is not one of torch.optim")
+    return made
 
 
 def _copied(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Test problems with dials: smoothness, statistical diversity and noise set exactly.
+"""Test problems with exact parameters: smoothness, statistical diversity and noise.
 
     f(x) = mean_i f_i(x),    grad f_i(x) = grad f(x) + c_i,    sum_i c_i = 0
 

@@ -174,19 +174,19 @@ def what_is_sent(algorithm: Algorithm, n: int = 2, d: int = 2) -> tuple[int, int
     zeros = torch.zeros(1, width, dtype=torch.float64)
     step = Step(1, torch.arange(1), n)
     state = algorithm.init(zeros, step._replace(t=0))
-    direction, carried = algorithm.direction(state, Zero(zeros), step)
+    direction, carried = algorithm.direction(state, Constant(zeros), step)
     sent = algorithm.send(state, carried, torch.zeros_like(direction), step)
     return len(sent.push), len(sent.pull), len(sent.mean) + algorithm.mean_gradient
 
 
-class Zero:
-    """The gradient of a constant."""
+@dataclass(frozen=True, eq=False)
+class Constant:
+    """A gradient that is the same everywhere, or is known already."""
 
-    def __init__(self, zeros: Tensor) -> None:
-        self.zeros = zeros
+    g: Tensor
 
     def __call__(self, point: Tensor | None = None) -> Tensor:
-        return self.zeros.clone()
+        return self.g
 
     def full(self, point: Tensor) -> Tensor:
-        return self.zeros.clone()
+        return self.g

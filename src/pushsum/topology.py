@@ -9,7 +9,9 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from hashlib import sha256
 from math import gcd
+from operator import index
 from pathlib import Path
 from typing import Any, Generic, TypeVar, final
 
@@ -93,6 +95,13 @@ class Topology(ABC):
         senders, receivers = self.edges(t)
         adjacency[senders, receivers] = True
         return adjacency
+
+    def fingerprint(self) -> str:
+        """What the graphs are, in a few letters: two that are equal have the same edges."""
+        graphs = sha256()
+        for t in range(1, (self.cycle or 64) + 1):
+            graphs.update(self.edges(t).numpy().tobytes())
+        return graphs.hexdigest()[:12]
 
     def __repr__(self) -> str:
         return self.name
@@ -187,7 +196,7 @@ def from_graphs(graphs: Iterable[Any]) -> Topology:
     >>> from_graphs([[[0, 1], [0, 0]], [[0, 0], [1, 0]]]).certificate()
     Certificate(period=2, diameter=1, horizon=2)
     """
-    if isinstance(graphs, nx.Graph):
+    if isinstance(graphs, nx.Graph) or not isinstance(graphs, Iterable):
         raise ValueError("from_graphs takes a list of graphs: write from_graphs([graph])")
     sized = [_edges_of(graph, position) for position, graph in enumerate(graphs)]
     if not sized:
@@ -206,7 +215,9 @@ def from_edges(n: int, edges: Iterable[tuple[int, int]]) -> Topology:
     Certificate(period=1, diameter=2, horizon=2)
     """
     n = _node_count(n)
-    pairs = np.array([(_node(n, i), _node(n, j)) for i, j in edges], dtype=np.int64).reshape(-1, 2)
+    if not isinstance(edges, Iterable):
+        raise ValueError(f"edges = {edges!r}: give a list of pairs (sender, receiver)")
+    pairs = np.array([_edge(n, edge) for edge in edges], dtype=np.int64).reshape(-1, 2)
     return Cyclic(n, (_with_loops(n, pairs),), f"from_edges({n} nodes, {len(pairs)} edges)")
 
 
@@ -257,15 +268,15 @@ def spelled(name: str) -> str:
 def _edge_list(file: Path) -> list[tuple[int, int]]:
     """The edges of a file; a heading, blank lines and what follows # are passed over."""
     try:
-        lines = files.content(file, MOST_EDGES).decode().splitlines()
+        lines = files.content(file, MOST_EDGES).decode("utf-8-sig").splitlines()
     except (OSError, ValueError) as error:
         raise ValueError(f"topology {file}: cannot be read: {error}") from None
     edges = []
     for number, line in enumerate(lines, 1):
         words = line.partition("#")[0].replace(",", " ").split()
-        if not words or (number == 1 and not words[0].isdigit()):
+        if not words or (number == 1 and words[0][0].isalpha()):
             continue
-        if len(words) != 2 or not all(word.isdigit() for word in words):
+        if len(words) != 2 or not all(word.isdecimal() for word in words):
             raise ValueError(
                 f"topology {file}, line {number}: {line.strip()!r} is no edge: write "
                 "sender,receiver, two numbers from 0 on"
@@ -290,7 +301,7 @@ def as_topology(given: str | Topology, n: int) -> Topology:
 
 
 class _Repeating(Topology, Generic[Part]):
-    """Graphs that repeat for ever; a part is one of them, or a union of several."""
+    """Graphs that repeat; a part is one of them, or a union of several."""
 
     parts: tuple[Part, ...]
     known: Certificate | None = None  #: where it needs no computing
@@ -544,9 +555,7 @@ def _node_count(n: int, most: int = MOST) -> int:
 
 
 def _step(t: int) -> int:
-    if t < 1:
-        raise ValueError(f"t = {t!r}: steps count from 1")
-    return int(t)
+    return checks.count("t", t, "a step")
 
 
 def _hop(n: int, hop: int) -> tuple[int, ...]:
@@ -577,10 +586,15 @@ def _with_loops(n: int, pairs: np.ndarray) -> Tensor:
     return torch.from_numpy(np.unique(np.concatenate([pairs, loops]), axis=0).T.copy())
 
 
-def _node(n: int, node: Any) -> int:
-    if isinstance(node, bool) or not isinstance(node, int | np.integer) or not 0 <= node < n:
-        raise ValueError(f"node {node!r}: the nodes of an edge are integers from 0 to {n - 1}")
-    return int(node)
+def _edge(n: int, edge: Any) -> tuple[int, int]:
+    try:
+        sender, receiver = map(index, edge)
+    except (TypeError, ValueError):
+        raise ValueError(f"edge {edge!r}: a pair (sender, receiver) of integers") from None
+    for node in (sender, receiver):
+        if not 0 <= node < n:
+            raise ValueError(f"edge {edge!r}: the nodes are the integers from 0 to {n - 1}")
+    return sender, receiver
 
 
 def _sorted_edges(adjacency: np.ndarray) -> Tensor:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from inspect import signature
-from typing import Literal, final
+from typing import Literal, final, get_args
 
 import torch
 from torch import Tensor
@@ -285,6 +285,8 @@ def own(
     """
     if not callable(function):
         raise ValueError(f"own({function!r}): give a function (adjacency, squared_distances) -> W")
+    if sight not in get_args(Sight):
+        raise ValueError(f"sight = {sight!r}: choose from {', '.join(get_args(Sight))}")
     checks.number(
         "floor", floor, lambda floor: 0 < floor <= 1, "the smallest weight lies in (0, 1]"
     )

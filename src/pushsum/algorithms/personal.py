@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pushsum import checks
 from pushsum.optimizers import Rate
-from pushsum.protocol import Algorithm, Got, Gradient, Sent, State, Step
+from pushsum.protocol import Algorithm, Constant, Got, Gradient, Sent, State, Step
 
 Base = str | Callable[[Rate], Algorithm]  #: the name of a method, or a function of lr
 
@@ -58,7 +58,7 @@ def pfedme(
         y = common.gradient_point(kept, common.model(kept))
         for _ in range(inner):
             theta = theta - inner_lr * (gradient(theta) + penalty * (theta - y))
-        direction, carried = common.direction(kept, _Given(penalty * (y - theta)), step)
+        direction, carried = common.direction(kept, Constant(penalty * (y - theta)), step)
         return direction, Personal(carried, theta)
 
     return _beside("pFedMe", base, lr, step_of)
@@ -95,7 +95,7 @@ def ditto(
 
     def step_of(common: Algorithm, state: State, gradient: Gradient, step: Step) -> _Found:
         v, kept = state.kept.model, state._replace(kept=state.kept.base)
-        direction, carried = common.direction(kept, _Given(gradient()), step)
+        direction, carried = common.direction(kept, Constant(gradient()), step)
         pulled = penalty * (v - common.model(kept))
         return direction, Personal(carried, v - personal_lr * (gradient(v) + pulled))
 
@@ -103,19 +103,6 @@ def ditto(
 
 
 _Found = tuple[Tensor, Personal]
-
-
-class _Given:
-    """A gradient that is known already."""
-
-    def __init__(self, g: Tensor) -> None:
-        self.g = g
-
-    def __call__(self, point: Tensor | None = None) -> Tensor:
-        return self.g
-
-    def full(self, point: Tensor) -> Tensor:
-        raise AssertionError("a base that asks for it is refused")
 
 
 def _beside(
@@ -152,7 +139,6 @@ def _beside(
         after = common.receive(inner(state), now.base, move, got, step)
         return after._replace(kept=Personal(after.kept, now.model))
 
-    point = common.point
     return replace(
         common,
         name=name,
@@ -161,7 +147,6 @@ def _beside(
         send=send,
         receive=receive,
         model=lambda state: common.model(inner(state)),
-        point=None if point is None else lambda state: point(inner(state)),
         personal=lambda state: state.kept.model,
         asks="points",
     )

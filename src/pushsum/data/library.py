@@ -239,7 +239,7 @@ def _fetched(spec: Spec, root: Path, progress: Progress) -> Arrays:
             except ValueError as error:
                 reasons.append(str(error))
     raise ValueError(
-        f"{spec.name} cannot be had from here ({'; '.join(reasons)}): {spec.by_hand}, "
+        f"{spec.name} could not be downloaded ({'; '.join(reasons)}): {spec.by_hand}, "
         f"then run `pushsum data prepare {spec.name} --source PATH`"
     )
 

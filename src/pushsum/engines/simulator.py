@@ -6,35 +6,27 @@ goes through the columns block by block, so that what one part of it computes is
 cache when the next one needs it.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from collections.abc import Mapping
+from functools import lru_cache
 from time import perf_counter
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from pushsum import checks
-from pushsum.algorithms import named
 from pushsum.engines import tree
 from pushsum.engines.arithmetic import BLOCK, LONG, column_blocks, distances
 from pushsum.engines.arrivals import Arrivals
-from pushsum.engines.engine import HEAD, Known, Moment, Setup, late_mass, refuse_tiny
+from pushsum.engines.engine import HEAD, Known, Moment, Setup, refuse_tiny
 from pushsum.engines.failing.exchange import Failing, Faults, check
-from pushsum.engines.failing.standing import Messages, Standing, UnderWay, rows_of
+from pushsum.engines.failing.standing import Standing
 from pushsum.engines.failing.standing import restored as restored_standing
 from pushsum.engines.mixing import FEW_NODES, Graph, Mixer, Weights, mixer
-from pushsum.faults import Plan, as_plan
-from pushsum.optimizers import as_maker, torch_rule
-from pushsum.protocol import Algorithm, Got, Gradient, Sent, State, keep_received, own_gradient
-from pushsum.topology import Topology, as_topology
-from pushsum.weighting import View, dense
+from pushsum.protocol import Got, Gradient, Sent, keep_received
+from pushsum.weighting import View
 
 TINY = 1e-300
 GRAPHS = 16  #: that are kept, of few nodes: a cycle of them comes round again
-
-UserGradient = Callable[[Tensor, int], Tensor]
 
 
 class Snapshot(NamedTuple):
@@ -43,110 +35,6 @@ class Snapshot(NamedTuple):
     step: int
     x: Tensor
     a: Tensor | None = None  #: (n,), where distances are of x / a
-
-
-@dataclass(frozen=True, eq=False)
-class Iterate:
-    """What all nodes hold after step t."""
-
-    moment: Moment
-    setup: Setup
-
-    @property
-    def t(self) -> int:
-        """The step."""
-        return self.moment.t
-
-    @property
-    def state(self) -> State:
-        """x, a, and what the method keeps."""
-        return self.moment.state
-
-    @property
-    def x(self) -> Tensor:
-        """(n, d) parameters."""
-        return self.state.x
-
-    @property
-    def a(self) -> Tensor:
-        """(n,) normalizing scalars, float64."""
-        return self.state.a
-
-    @property
-    def y(self) -> Tensor:
-        """(n, d) what the nodes hand out: corrected parameters x / a."""
-        return self.moment.y
-
-    @property
-    def pushed(self) -> Tensor:
-        """(n, d) what was sent of x in step t; minus the x before, the perturbation."""
-        return self.moment.pushed
-
-    @property
-    def edges(self) -> Tensor:
-        """(2, E) senders and receivers of step t; self-loops alone if it was a local move."""
-        return self.setup.edges(self.t)
-
-    @property
-    def weights(self) -> Tensor:
-        """(E,) what was given along each edge, float64."""
-        return self.moment.weights.clone()
-
-    @property
-    def W(self) -> Tensor:
-        """The (n, n) weight matrix of step t; `W[j, i]` is what node i gave to node j."""
-        if len(self.weights) == 0:
-            raise ValueError(f"step {self.t} has no weights: nothing was pushed along the edges")
-        senders, receivers = self.edges
-        return dense(len(self.x), senders, receivers, self.weights)
-
-    @property
-    def average(self) -> Tensor:
-        """(d,) the network's average parameter, the sum of x over the sum of a.
-
-        What is under way counts, and of the nodes those that are there.
-        """
-        late = self.under_way
-        total = self.x.sum(0, dtype=torch.float64) + late.x
-        return (total / (self.a.sum() + late.a)).to(self.x.dtype)
-
-    @property
-    def under_way(self) -> UnderWay:
-        """The sums of x, (d,), and of a that were sent and not yet received."""
-        if self._faults is None:
-            return UnderWay(*late_mass(self.setup.algorithm, self.state))
-        return self._faults.under_way(self.moment)
-
-    @property
-    def alive(self) -> Tensor:
-        """(n,) bool, which nodes are there; x and a of the others are 0, their y is the last."""
-        if self._faults is None:
-            return torch.ones(len(self.x), dtype=torch.bool)
-        alive: Tensor = self.moment.memory.alive
-        return alive
-
-    @property
-    def held(self) -> Tensor:
-        """(n,) bool, which nodes have too small an a to give anything in the next exchange."""
-        if self._faults is None:
-            return torch.zeros(len(self.x), dtype=torch.bool)
-        return self._faults.held(self.moment)
-
-    @property
-    def messages(self) -> Messages:
-        """How many messages were sent, lost and late since the start; none without a plan."""
-        found: Messages = Messages() if self._faults is None else self.moment.memory.messages
-        return found
-
-    @cached_property
-    def _faults(self) -> Faults | None:
-        return None if self.setup.faults is None else Network(self.setup).faults
-
-    @property
-    def personal(self) -> Tensor | None:
-        """(n, d) the nodes' personal models, where the method has any."""
-        made = self.setup.algorithm.personal
-        return None if made is None else made(self.state)
 
 
 class Memory(NamedTuple):
@@ -477,166 +365,3 @@ class _Exchange:
 
 def _zeros(count: int) -> Tensor:
     return torch.zeros(count, dtype=torch.float64)
-
-
-# --------------------------------------------------------------------------- the loop
-
-
-def iterate(
-    algorithm: str | Algorithm,
-    topology: str | Topology,
-    gradient: UserGradient,
-    x0: Tensor,
-    steps: int,
-    after: Iterate | None = None,
-    *,
-    optimizer: Any = None,
-    every: int = 1,
-    full_gradient: Callable[[Tensor], Tensor] | None = None,
-    seed: int = 0,
-    faults: Plan | str | None = None,
-) -> Iterator[Iterate]:
-    """Run an algorithm on a graph sequence, one `Iterate` per step.
-
-    Args:
-        algorithm: one of `pushsum.algorithms`, or the name of one, whose step size is that of
-            `optimizer`.
-        topology: one of `pushsum.topology`, or the name of one, of as many nodes as x0 has rows.
-        gradient: (y, t) -> (n, d): row i is the gradient that node i takes at its own row of y,
-            which is y^(t-1), in step t.
-        x0: (n, d), one start per node; its dtype is kept (a is float64 whatever x is).
-        steps: how many steps to run.
-        after: go on after this record of an earlier run, instead of starting from x0.
-        optimizer: a class of torch.optim with its arguments, which takes the place of the
-            algorithm's own local optimizer, e.g. functools.partial(torch.optim.AdamW, lr=0.01).
-            Each `Iterate` has a copy of its state.
-        every: local moves per exchange. In a step without an exchange W is the identity; graphs
-            count exchanges.
-        full_gradient: (y) -> (n, d), of all samples: for variance-reduced methods.
-        seed: of what the algorithm draws at random.
-        faults: what fails, one of `pushsum.faults`, e.g. plan(seed=0, loss=0.3); None: nothing.
-
-    >>> import pushsum as ps
-    >>> targets = torch.tensor([[0.0], [1.0], [5.0]])
-    >>> run = ps.iterate(ps.algorithms.sgp(0.1), ps.topology.ring(3), lambda y, t: y - targets,
-    ...                  torch.zeros(3, 1), steps=200)
-    >>> *_, last = run
-    >>> round(last.average.item(), 3)
-    2.0
-    """
-    checks.count("steps", steps, "the number of steps", least=0)
-    if isinstance(algorithm, str) and optimizer is not None:
-        algorithm = named(algorithm)
-    if not isinstance(algorithm, Algorithm):
-        raise ValueError(
-            f"algorithm = {algorithm!r}: give one of pushsum.algorithms, such as sgp(lr=0.1), or a "
-            "name and an optimizer"
-        )
-    rule = None if optimizer is None else torch_rule(as_maker(optimizer))
-    graphs = as_topology(topology, len(x0))
-    setup = Setup(algorithm, graphs, rule, every, seed=seed, faults=as_plan(faults))
-    network = Network(setup)
-    if algorithm.asks == "full" and full_gradient is None:
-        raise ValueError(f"{algorithm.name} needs full_gradient, a function of y")
-    if after is None:
-        now = network.begin(_checked_start(x0, graphs.n))
-    else:
-        _refuse_other_run(after.setup, network.setup)
-        now = after.moment
-    return _steps(network, gradient, full_gradient, now, steps)
-
-
-def _steps(
-    network: Network,
-    gradient: UserGradient,
-    full: Callable[[Tensor], Tensor] | None,
-    now: Moment,
-    steps: int,
-) -> Iterator[Iterate]:
-    algorithm = network.setup.algorithm
-    keeps = algorithm.direction is not own_gradient
-    for _ in range(steps):
-        point = algorithm.gradient_point(now.state, now.y)
-        if network.faults is not None and algorithm.point is not None:  # the dead have none
-            point = rows_of(now.memory.alive, point, now.y)
-        now = network.advance(now, _Asked(gradient, full, point, now.t + 1, keeps))
-        yield Iterate(now, network.setup)
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """A user's functions as the gradient of one step."""
-
-    function: UserGradient
-    of_all: Callable[[Tensor], Tensor] | None
-    point: Tensor
-    t: int
-    keeps: bool  #: whether the method keeps gradients, which the function might write over
-
-    def __call__(self, point: Tensor | None = None) -> Tensor:
-        place = self.point if point is None else point
-        g = _checked_gradient(self.function(place, self.t), place, self.t)
-        return g.clone() if self.keeps else g
-
-    def full(self, point: Tensor) -> Tensor:
-        assert self.of_all is not None
-        return _checked_gradient(self.of_all(point), point, self.t).clone()
-
-
-# --------------------------------------------------------------------------- at the door
-
-
-def _refuse_other_run(before: Setup, now: Setup) -> None:
-    """A record goes on only as what it is a record of."""
-    same: dict[str, Callable[[Setup], object]] = {
-        "algorithm": lambda setup: setup.algorithm.name,
-        "weighting": lambda setup: setup.algorithm.weighting.name,
-        "optimizer": lambda setup: setup.optimizer.name,
-        "topology": lambda setup: setup.topology.name,
-        "every": lambda setup: setup.every,
-        "faults": lambda setup: setup.faults,
-    }
-    for name, of in same.items():
-        if of(before) != of(now):
-            raise ValueError(
-                f"after is a record of a run with {name} {of(before)}, not {of(now)}: go on with "
-                "the same, or start from after.y"
-            )
-
-
-def _checked_start(x0: Tensor, n: int) -> Tensor:
-    x0 = torch.as_tensor(x0).detach()
-    if x0.ndim != 2 or len(x0) != n or x0.shape[1] == 0:
-        raise ValueError(
-            f"x0 has shape {tuple(x0.shape)}, expected ({n}, d): one row for each of {n} nodes"
-        )
-    if not x0.is_floating_point():
-        raise ValueError(f"x0 has dtype {x0.dtype}: give floating-point numbers, e.g. x0.double()")
-    finite = x0.isfinite().all(1)
-    if not finite.all():
-        node = int((~finite).nonzero()[0])
-        raise ValueError(f"x0 of node {node} holds NaN or infinity: start from finite numbers")
-    return x0.clone()
-
-
-def _checked_gradient(g: Tensor, x: Tensor, t: int) -> Tensor:
-    try:
-        g = torch.as_tensor(g).detach().to(x)
-    except (TypeError, ValueError, RuntimeError):
-        raise ValueError(
-            f"gradient at step {t} is {type(g).__name__}, expected a tensor of {tuple(x.shape)}"
-        ) from None
-    if g.shape != x.shape:
-        raise ValueError(
-            f"gradient at step {t} has shape {tuple(g.shape)}, expected {tuple(x.shape)}: "
-            "one row per node"
-        )
-    if not g.sum(1).isfinite().all():  # quick; the sum of finite numbers may overflow, so look
-        finite = g.isfinite().all(1)
-        if not finite.all():
-            node = int((~finite).nonzero()[0])
-            raise ValueError(
-                f"gradient of node {node} at step {t} holds NaN or infinity: the run has "
-                "diverged (try a smaller lr) or the gradient function is at fault"
-            )
-    return g

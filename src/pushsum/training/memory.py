@@ -10,7 +10,7 @@ from pushsum.engines.simulator import Network
 from pushsum.engines.tree import leaves
 from pushsum.experiment import Experiment
 from pushsum.optimizers import optimizer_maker, torch_rule
-from pushsum.protocol import Zero, what_is_sent
+from pushsum.protocol import Constant, what_is_sent
 
 MOST_STEPS, MOST_EDGES = 1000, 10**6  #: that are looked at to see how far back buffers reach
 
@@ -35,7 +35,7 @@ def arrays(experiment: Experiment) -> int:
         rule = torch_rule(optimizer_maker(str(c.optimizer), c.lr, c.options), experiment.rate)
     network = Network(Setup(experiment.algorithm, topology.full(1), rule))
     row = torch.zeros(1, d)
-    now = network.advance(network.begin(row), Zero(row))
+    now = network.advance(network.begin(row), Constant(row))
     kept = sum(t.numel() for t in leaves((now.state.kept, now.optimizer))) / d
     copies = 2 if rule is not None else 0  # a torch optimizer works on copies of y and g
     push, pull, _ = what_is_sent(experiment.algorithm, experiment.n, experiment.layout.d)

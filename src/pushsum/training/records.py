@@ -14,8 +14,8 @@ from torch import Tensor
 
 from pushsum import files
 from pushsum.engines.engine import with_late
+from pushsum.engines.iterate import Iterate
 from pushsum.engines.runtime import Abandoned, Runtime
-from pushsum.engines.simulator import Iterate
 from pushsum.experiment import Experiment
 from pushsum.experiment.evaluation import NodeResults
 from pushsum.faults import CRASHED

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from pushsum import checkpoint, config, files, own_code, protocol
 from pushsum.batchnorm import BatchNormPolicy
 from pushsum.engines.engine import with_late
+from pushsum.engines.iterate import Iterate
 from pushsum.engines.runtime import OneProcess
-from pushsum.engines.simulator import Iterate
 from pushsum.experiment import Experiment
 from pushsum.measures import Measure
 from pushsum.names import one_line

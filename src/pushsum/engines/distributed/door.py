@@ -1,6 +1,5 @@
 """What `PushSum` is given: made into what it needs, or refused in one line."""
 
-import hashlib
 from dataclasses import replace
 from typing import Any
 
@@ -66,6 +65,10 @@ def check_model(model: Any) -> None:
     for name, p in model.named_parameters():
         if is_lazy(p):
             raise ValueError(f"parameter {name} is not initialized: run the model once before")
+        if p.requires_grad and p.dtype not in WIRES:
+            raise ValueError(
+                f"parameter {name} is {p.dtype}: only floats of 16 bits or more travel"
+            )
         if type(p.data) is not Tensor:
             raise ValueError(
                 f"parameter {name} is a {type(p.data).__name__}: sharded models cannot be pushed"
@@ -116,15 +119,12 @@ def check_device(device: torch.device, peers: Peers) -> None:
 
 def facts(layout: Layout, dtype: torch.dtype, setup: Setup) -> dict[str, Any]:
     """What all nodes must have in common, or messages would not fit."""
-    graphs = hashlib.sha256()
-    for t in range(1, (setup.topology.cycle or 64) + 1):
-        graphs.update(setup.topology.edges(t).numpy().tobytes())
     shapes = zip(layout.names, layout.shapes, strict=True)
     return {
         "parameters": [[name, *shape] for name, shape in shapes],
         "dtype": str(dtype),
         "wire": str(setup.wire),
-        "topology": f"{setup.topology.name} {graphs.hexdigest()[:12]}",
+        "topology": f"{setup.topology.name} {setup.topology.fingerprint()}",
         "algorithm": setup.algorithm.name,
         "weighting": setup.algorithm.weighting.name,
         "every": setup.every,

@@ -505,7 +505,7 @@ def _row(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _gradient(p: Tensor) -> Tensor:
-    return torch.zeros_like(p) if p.grad is None else p.grad
+    return torch.zeros_like(p) if p.grad is None else p.grad.to_dense()
 
 
 def _of(optimizer: Optimizer) -> list[Tensor]:
