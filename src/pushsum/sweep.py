@@ -29,7 +29,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from importlib.resources import files as packaged
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,7 +39,12 @@ from pushsum import files, measures, training
 from pushsum.checks import is_number
 from pushsum.config import Config, mapping, parse, set_value
 from pushsum.engines.gradients import Strategy
-from pushsum.engines.parent import ask_to_end, end_with_parent, interrupts_held_back
+from pushsum.engines.parent import (
+    ask_to_end,
+    end_with_parent,
+    interrupts_held_back,
+    one_import_for_all,
+)
 from pushsum.engines.runtime import OneProcess
 from pushsum.experiment import Experiment
 from pushsum.methods import MOMENTUM
@@ -385,16 +390,17 @@ def _side_by_side(
     cells: Sequence[Cell], into: Path, jobs: int, ended: Callable[[Cell, str], None]
 ) -> None:
     """Each cell in a process of its own: none takes another down, none begins after a signal."""
-    context = multiprocessing.get_context("spawn")
     waiting = list(reversed(cells))
-    running: dict[Connection, tuple[Cell, SpawnProcess]] = {}
+    running: dict[Connection, tuple[Cell, BaseProcess]] = {}
     with _noted_signals() as signals:
+        context = one_import_for_all("pushsum.sweep")
         try:
             while waiting or running:
                 while waiting and len(running) < jobs and not signals:
                     cell = waiting.pop()
                     answer, theirs = context.Pipe(duplex=False)
-                    process = context.Process(target=_alone, args=(cell, into / cell.name, theirs))
+                    given = cell, into / cell.name, theirs
+                    process: BaseProcess = context.Process(target=_alone, args=given)
                     with interrupts_held_back():
                         process.start()
                     running[answer] = cell, process
@@ -411,7 +417,7 @@ def _side_by_side(
                 answer.close()
 
 
-def _stop(processes: Sequence[SpawnProcess], signals: Sequence[int]) -> None:
+def _stop(processes: Sequence[BaseProcess], signals: Sequence[int]) -> None:
     """Let processes save what they have; a second SIGINT does not wait for that."""
     for process in processes:
         ask_to_end(process)
@@ -428,7 +434,7 @@ def _alone(cell: Cell, directory: Path, answer: Connection) -> None:
     answer.send(run_cell(cell, directory))
 
 
-def _outcome(answer: Connection, process: SpawnProcess) -> str:
+def _outcome(answer: Connection, process: BaseProcess) -> str:
     try:
         outcome = str(answer.recv())
     except EOFError:

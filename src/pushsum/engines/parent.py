@@ -9,6 +9,10 @@ from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # the first is not everywhere
+    from multiprocessing.context import ForkServerContext, SpawnContext
 
 
 def end_with_parent() -> None:
@@ -28,6 +32,19 @@ def end_with_parent() -> None:
     fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
     if wait([pipe], timeout=0):  # it had ended before
         os._exit(1)
+
+
+def one_import_for_all(module: str) -> "ForkServerContext | SpawnContext":
+    """Starts processes from a server that has imported the module; on Windows each does it."""
+    if sys.platform == "win32":
+        return multiprocessing.get_context("spawn")
+    from multiprocessing import forkserver
+
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([module])
+    with interrupts_held_back():  # its processes do not get SIGINT either
+        forkserver.ensure_running()
+    return context
 
 
 def ask_to_end(process: BaseProcess) -> None:
