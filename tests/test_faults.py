@@ -337,7 +337,7 @@ def test_what_cannot_run_under_a_plan_says_so():
             last(SGP, "full", pull, X0, 2, ps.faults.plan(0, **faults))
 
 
-@pytest.mark.parametrize("found", [None, [0.5] * 36, [float("nan")] * 36, [0], [1] * 36])
+@pytest.mark.parametrize("found", [None, [0.5] * 30, [float("nan")] * 30, [0], [1] * 30])
 def test_what_a_function_of_faults_must_return(found):
     with pytest.raises(ValueError, match="faults at step 1: the function returned"):
         last(SGP, "full", pull, X0, 1, ps.faults.own(lambda t, senders, receivers: found))
