@@ -58,7 +58,7 @@ def test_trackers_sum_to_the_gradients_under_any_plan(seed):
     tracked(seed, steps=12)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(8))
 def test_the_limit_is_the_exact_average_once_faults_cease(seed):
     assert limit(seed) < 1e-10
 
@@ -134,6 +134,8 @@ def test_a_plan_under_which_all_goes_well_changes_nothing():
 
 # --------------------------------------------------------------------------- nodes that are away
 
+# On quadratics with full gradients S-ADDOPT is ADD-OPT, and SONATA is Push-DIGing.
+DISTINCT = [name for name in TRACKERS if name not in ("S-ADDOPT", "SONATA")]
 DEAF = ps.faults.own(lambda t, s, r: torch.where((r == 2) & (s != 2) & (t < 80), -1, 0))
 
 
@@ -160,7 +162,7 @@ def test_a_long_sleep_leaves_everybody_finite(accounting, steps):
 
 
 @pytest.mark.parametrize("accounting", ACCOUNTINGS)
-@pytest.mark.parametrize("name", TRACKERS)
+@pytest.mark.parametrize("name", DISTINCT)
 def test_trackers_find_the_optimum_of_the_living(name, accounting):
     late = 1 if accounting == "keep" else 0
     plan = ps.faults.plan(0, loss=0.2, delay=late, crash="2@30", accounting=accounting)
@@ -168,7 +170,7 @@ def test_trackers_find_the_optimum_of_the_living(name, accounting):
     assert float((r.y[r.alive] - TARGETS[r.alive].mean(0)).abs().max()) < 1e-10
 
 
-@pytest.mark.parametrize("name", TRACKERS)
+@pytest.mark.parametrize("name", DISTINCT)
 def test_trackers_rejoin_and_sleep(name):
     plan = ps.faults.plan(0, loss=0.2, sleep=0.2, crash="2@30-60", delay=1)
     r = last(TRACKERS[name](0.08), "full", pull, X0, 600, plan)
@@ -337,7 +339,7 @@ def test_what_cannot_run_under_a_plan_says_so():
             last(SGP, "full", pull, X0, 2, ps.faults.plan(0, **faults))
 
 
-@pytest.mark.parametrize("found", [None, [0.5] * 36, [float("nan")] * 36, [0], [1] * 36])
+@pytest.mark.parametrize("found", [None, [0.5] * 30, [float("nan")] * 30, [0], [1] * 30])
 def test_what_a_function_of_faults_must_return(found):
     with pytest.raises(ValueError, match="faults at step 1: the function returned"):
         last(SGP, "full", pull, X0, 1, ps.faults.own(lambda t, senders, receivers: found))

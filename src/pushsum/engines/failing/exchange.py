@@ -202,7 +202,9 @@ class Failing:
         senders, receivers = graph.senders, graph.receivers
         self.loops = senders == receivers
         self.open = ~self.loops & gives[senders] & self.there[receivers]
-        self.fate = plan.fates(number, senders, receivers)
+        (away,) = (~self.loops).nonzero(as_tuple=True)
+        self.fate = torch.zeros_like(senders)
+        self.fate[away] = plan.fates(number, senders[away], receivers[away])
         self.through = self.open & (self.fate != LOST)
         self.sent, self.tally = 0, standing.messages
         self.flights: tuple[Flight, ...] = ()  #: that are still under way
