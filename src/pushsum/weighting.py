@@ -33,6 +33,7 @@ Sight = Literal["nothing", "neighbours", "buffers"]
 Matrix = Callable[[Tensor, Tensor], Tensor]
 
 MOST_DENSE = 2048  #: nodes for which a function of (n, n) matrices is asked
+_MANY_GRAINS = 2.0**20  # weights from here on may be rounded down without falling below their floor
 _GRAIN = 2.0**53  # weights are multiples of 2^-53, so that sums of them are exact in float64
 
 
@@ -482,9 +483,11 @@ def check_definition_1(W: Tensor, adjacency: Tensor, floor: float, name: str) ->
 def keep_the_rest(view: View, shares: Tensor, wire: torch.dtype | None = None) -> Tensor:
     """Give `shares` along the edges that lead away and keep the rest at home.
 
-    Shares are rounded up to multiples of 2^-53: their sums are then exact in float64, in any
-    order, so each column sums to exactly 1 and push-sum loses no mass to the weights; and none
-    of them falls below its floor, or to 0.
+    Shares are rounded to multiples of 2^-53: their sums are then exact in float64, in any order, so
+    each column sums to exactly 1 and push-sum loses no mass to the weights; and none falls to 0.
+    Some are rounded up and some down, as if by chance. Sums with weights like 1/6 often end midway
+    between two numbers of float32. If all weights were rounded up, so would be these sums, and the
+    average would drift.
 
     Values of few bits come from the wire again and again. Their products with weights of many bits
     would be rounded in the same way in every step, and the average would drift. So the weights are
@@ -494,9 +497,20 @@ def keep_the_rest(view: View, shares: Tensor, wire: torch.dtype | None = None) -
     if wire is not None and torch.finfo(wire).bits < 32:
         room = 4 * torch.finfo(torch.float32).eps / torch.finfo(wire).eps  # and two bits to spare
         grain = max(1 / room, 4 * float(view.degree.max()) ** 2)
-    given = torch.where(view.away, (shares * grain).ceil() / grain, 0.0)
+    shares = shares * grain
+    up = _coins(view) | (shares < _MANY_GRAINS)
+    rounded = torch.where(up, shares.ceil(), shares.floor())
+    given = torch.where(view.away, rounded / grain, 0.0)
     total = torch.zeros(view.n, dtype=torch.float64).index_add_(0, view.senders, given)
     return torch.where(view.away, given, 1 - total[view.senders])
+
+
+def _coins(view: View) -> Tensor:
+    """(E,) heads or tails for every edge of a graph: a function of the graph alone."""
+    edges = (
+        31 * view.senders + 17 * view.receivers + 13 * view.degree.long() + 7 * len(view.senders)
+    )
+    return ((edges + 1) * 2654435761 >> 16) & 1 == 1
 
 
 def dense(n: int, senders: Tensor, receivers: Tensor, weights: Tensor) -> Tensor:
