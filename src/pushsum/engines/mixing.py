@@ -31,6 +31,17 @@ class Graph:
         return torch.bincount(self.receivers, minlength=self.n)
 
     @cached_property
+    def loops(self) -> Tensor:
+        """(E,) bool, which edges are self-loops."""
+        return self.senders == self.receivers
+
+    @cached_property
+    def messages(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The edges that are no self-loops: their places, senders and receivers."""
+        (places,) = (~self.loops).nonzero(as_tuple=True)
+        return places, self.senders[places], self.receivers[places]
+
+    @cached_property
     def turns(self) -> list[tuple[Tensor, Tensor, Tensor]]:
         """The first edge of every receiver, the second of every one that has two, ...
 
@@ -64,7 +75,7 @@ class Weights:
     @cached_property
     def kept(self) -> Tensor:
         """(n,) what the nodes give to themselves."""
-        return self.along[self.graph.senders == self.graph.receivers]
+        return self.along[self.graph.loops]
 
 
 class Mixer(Protocol):

@@ -1,16 +1,19 @@
 """A plan for the nodes of one network, and one exchange under it."""
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from pushsum.engines.engine import Moment, Setup, late_mass
-from pushsum.engines.failing.mail import Mail, Post
+from pushsum.engines.failing.links import Links
+from pushsum.engines.failing.mail import Mail, Post, Room
 from pushsum.engines.failing.parcels import MOST_PARCELS, Outbox, Parcels
 from pushsum.engines.failing.roster import Desk
 from pushsum.engines.failing.standing import (
+    NOT_SENT,
     Flight,
     Messages,
     Standing,
@@ -20,7 +23,7 @@ from pushsum.engines.failing.standing import (
     rows_of,
 )
 from pushsum.engines.mixing import Graph
-from pushsum.faults import CRASHED, HERE, LOST
+from pushsum.faults import CRASHED, HERE
 from pushsum.protocol import State, what_is_sent
 
 MOST_DRAWN = 64  #: nodes whose links are counted one by one
@@ -68,6 +71,7 @@ class Faults:
         self.tracks = push + pull > 1
         self.by_parcel = push > 0 and self.plan.accounting == "outbox"
         self.depth = self.plan.longest + 1 if self.plan.waits else 0
+        self.room = Room()
 
     # ----------------------------------------------------------------- who is there
 
@@ -186,6 +190,19 @@ class Faults:
         mean = self.mass_of_a(now.memory, now.state) / max(1, int(alive.sum()))
         return torch.logical_and(alive, now.state.a.cpu() < self.plan.hold * mean)
 
+    def links(self, now: Moment, number: int, graph: Graph) -> Links:
+        """What happens along the edges of an exchange."""
+        there, awake = now.memory.alive, now.memory.awake
+        if self.plan.roster:
+            there = there & (self.plan.status(number, self.n) == HERE)
+        gives = awake & ~self.held(now)
+        places, senders, receivers = graph.messages
+        open = torch.zeros_like(graph.loops)
+        open[places] = gives[senders] & there[receivers]
+        fate = torch.zeros_like(graph.senders)
+        fate[places] = self.plan.fates(number, senders, receivers)
+        return Links(self.plan, number, graph, there, awake, open, fate)
+
 
 class Failing:
     """One exchange under a plan."""
@@ -193,47 +210,36 @@ class Failing:
     def __init__(self, faults: Faults, now: Moment, number: int, graph: Graph) -> None:
         self.faults, self.now, self.number, self.graph = faults, now, number, graph
         self.standing: Standing = now.memory
-        standing, plan = self.standing, faults.plan
-        self.there, self.awake = standing.alive, standing.awake
-        if plan.roster:
-            self.there = self.there & (plan.status(number, faults.n) == HERE)
-        self.everybody = bool(self.awake.all())
-        gives = self.awake & ~faults.held(now)
-        senders, receivers = graph.senders, graph.receivers
-        self.loops = senders == receivers
-        self.open = ~self.loops & gives[senders] & self.there[receivers]
-        (away,) = (~self.loops).nonzero(as_tuple=True)
-        self.fate = torch.zeros_like(senders)
-        self.fate[away] = plan.fates(number, senders[away], receivers[away])
-        self.through = self.open & (self.fate != LOST)
-        self.sent, self.tally = 0, standing.messages
+        self.links = links = faults.links(now, number, graph)
         self.flights: tuple[Flight, ...] = ()  #: that are still under way
-        self.mail = Post(self)
-        self.box = Outbox(self) if faults.by_parcel else None
-        if self.box is None:
-            self.count(senders[self.open], receivers[self.open], self.fate[self.open])
+        width = now.state.x.shape[1]
+        self.mail = Post(links, self.standing.mail, faults.depth, width, faults.room)
+        self.box = None
+        if faults.by_parcel:
+            assert self.standing.parcels is not None
+            self.box = Outbox(links, self.standing.parcels, width)
 
-    def count(self, senders: Tensor, receivers: Tensor, fates: Tensor) -> None:
-        """Add these messages to what happened so far."""
-        before, lost = self.standing.messages, fates == LOST
-        links = before.lost_on
-        if len(links):
-            links = links.index_put((senders[lost], receivers[lost]), torch.tensor(1), True)
-        self.sent = len(fates)
-        self.tally = Messages(
-            before.sent + self.sent,
-            before.lost + int(lost.sum()),
-            before.late + int((fates > 0).sum()),
-            links,
-        )
+    @cached_property
+    def tally(self) -> Messages:
+        """What happened to messages so far."""
+        if self.box is not None:
+            return self.standing.messages.and_these(*self.box.copies_sent)
+        places, senders, receivers = self.graph.messages
+        fates = torch.where(self.links.open[places], self.links.fate[places], NOT_SENT)
+        return self.standing.messages.and_these(senders, receivers, fates)
+
+    @property
+    def sent(self) -> int:
+        """How many messages are sent in this exchange."""
+        return self.tally.sent - self.standing.messages.sent
 
     def weigh(self, weights: Tensor) -> tuple[Tensor, Tensor]:
         """The weights of what is given, and the scalars a that follow from them."""
         keeps = self.faults.plan.accounting == "keep"  # with others a lost share is given, too
-        given = torch.where(self.through if keeps else self.open, weights, 0.0)
+        given = torch.where(self.links.through if keeps else self.links.open, weights, 0.0)
+        places, senders, _ = self.graph.messages
         total = torch.zeros(self.graph.n, dtype=torch.float64)
-        total.index_add_(0, self.graph.senders, given)
-        given = torch.where(self.loops, 1 - total[self.graph.senders], given)
+        given[self.graph.loops] = 1 - total.index_add_(0, senders, given[places])
         a = self.now.state.a
         return given, self._frozen((self.box or self.mail).scalars(given, a), a)
 
@@ -242,14 +248,14 @@ class Failing:
         total = (self.box or self.mail).vector(k, sent, some, value.dtype)
         if sent.dtype != value.dtype:
             total = total + (value.double() - sent.double())
-        return self._frozen(total.to(value.dtype), value)
+        return self._frozen(total.to(value.dtype, copy=True), value)
 
     def pull(self, k: int, value: Tensor, sent: Tensor, some: slice) -> Tensor:
         """The mean of what the nodes heard, itself among them."""
         return self._frozen(self.mail.mean(k, value, sent, some).to(value.dtype), value)
 
     def _frozen(self, new: Tensor, old: Tensor) -> Tensor:
-        return new if self.everybody else rows(self.awake, new, old)
+        return new if self.links.everybody else rows(self.links.awake, new, old)
 
     def scaled(self, move: Tensor) -> Tensor:
         """Moves, by the steps that the nodes' clocks have advanced."""
@@ -274,9 +280,9 @@ class Failing:
                 Flight(self.number, step, i[since == step], j[since == step])
                 for step in since.unique().tolist()
             ]
-        through = self.through if answered is None else self.through & answered
+        through = self.links.through if answered is None else self.links.through & answered
         senders, receivers = self.graph.senders[through], self.graph.receivers[through]
-        late = self.fate[through]
+        late = self.links.fate[through]
         flights = [*self.standing.flights]
         for k in late.unique().tolist():
             here = late == k
@@ -298,7 +304,7 @@ class Failing:
         """What the exchange leaves for the next one."""
         return self.standing._replace(
             buffers=buffers,
-            fired=torch.where(self.awake, self.number, self.standing.fired),
+            fired=torch.where(self.links.awake, self.number, self.standing.fired),
             mail=self.mail.finished(),
             parcels=None if self.box is None else self.box.finished(),
             flights=self.flights,

@@ -6,18 +6,18 @@ sleeping node is among them.
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from pushsum.engines.arithmetic import BLOCK
+from pushsum.engines.failing.links import Links
 from pushsum.engines.mixing import FEW_NODES, Graph, mixer
 
-if TYPE_CHECKING:
-    from pushsum.engines.failing.exchange import Failing
-
-Spread = Callable[[Tensor], Tensor]  #: (n, k) -> (depth, n, k) float64
+#: (n, k) values, (D + 1, n, k) under way before -> (D + 1, n, k) float64, for as long as no other
+#: sums are asked for
+Spread = Callable[[Tensor, Tensor | None], Tensor]
 
 
 class Mail(NamedTuple):
@@ -58,34 +58,33 @@ class Mail(NamedTuple):
 class Post:
     """One exchange: what is sent is added to what was under way, and some of it arrives."""
 
-    def __init__(self, failing: "Failing") -> None:
-        self.failing, self.before = failing, failing.standing.mail
-        self.depth = failing.faults.depth
+    def __init__(self, links: Links, before: Mail, depth: int, d: int, room: "Room") -> None:
+        self.links, self.before, self.depth, self.d, self.room = links, before, depth, d, room
         self.rooms: dict[str, list[Tensor]] = {"a": [], "heard": [], "push": [], "pull": []}
         self._push: Spread | None = None
         self._pull: Spread | None = None
 
     def scalars(self, weights: Tensor, a: Tensor) -> Tensor:
         """(n,) what the nodes hold of a; the weights are those of what is given."""
-        f = self.failing
-        stays = torch.where(f.awake[f.graph.senders], weights, 0.0)
-        self._push = self._spread(torch.where(f.loops, stays, torch.where(f.through, weights, 0.0)))
-        return self._arrived(self._push(a[:, None]), "a", self.before.a[:, :, None])[:, 0]
+        f = self.links
+        given = torch.where(f.through, weights, 0.0)
+        given[f.graph.loops] = torch.where(f.awake, weights[f.graph.loops], 0.0)
+        self._push = self._spread(given)
+        return self._of_scalars(self._push, "a", a)
 
     def vector(self, k: int, sent: Tensor, some: slice, kind: torch.dtype) -> Tensor:
         """(n, width) float64, what they hold of the k-th pushed value."""
         assert self._push is not None
-        return self._of_columns("push", k, self._push(sent), some, kind)
+        return self._of_columns(self._push, "push", k, sent, some, kind)
 
     def mean(self, k: int, value: Tensor, sent: Tensor, some: slice) -> Tensor:
         """(n, width) float64, the mean of what they heard of the k-th pulled one, and their own."""
         if self._pull is None:
-            self._pull = self._spread(self.failing.through.double())
-            every = torch.ones(self.failing.graph.n, 1, dtype=torch.float64)
-            before = self.before.heard[:, :, None]
-            self._heard = self._arrived(self._pull(every), "heard", before)
-        total = self._of_columns("pull", k, self._pull(sent), some, value.dtype)
-        return (total + value.double()) / (self._heard.to(value.device) + 1)
+            self._pull = self._spread(self.links.through.double())
+            every = torch.ones(self.links.graph.n, dtype=torch.float64)
+            self._heard = self._of_scalars(self._pull, "heard", every)
+        total = self._of_columns(self._pull, "pull", k, sent, some, value.dtype)
+        return (total + value.double()) / (self._heard.to(value.device)[:, None] + 1)
 
     def finished(self) -> Mail:
         """What it leaves for the next exchange."""
@@ -98,58 +97,88 @@ class Post:
         )
 
     def _spread(self, weights: Tensor) -> Spread:
-        f = self.failing
-        return spread(f.graph, weights, torch.where(f.through, f.fate, 0), max(1, self.depth))
+        f = self.links
+        slots = torch.where(f.through, f.fate, 0)
+        return spread(f.graph, weights, slots, max(1, self.depth), self.room)
+
+    def _of_scalars(self, spread: Spread, name: str, sent: Tensor) -> Tensor:
+        before = getattr(self.before, name)[..., None] if self.depth else None
+        sums = spread(sent[:, None], before)
+        if self.depth:
+            self.rooms[name].append(torch.empty_like(sums))
+            self._leave(sums, self.rooms[name][0])
+        return sums[0, :, 0].clone()
 
     def _of_columns(
-        self, name: str, k: int, sums: Tensor, some: slice, kind: torch.dtype
+        self, spread: Spread, name: str, k: int, sent: Tensor, some: slice, kind: torch.dtype
     ) -> Tensor:
-        held: tuple[Tensor, ...] = getattr(self.before, name)
-        before = held[k][..., some] if len(held) > k else None
-        rooms, d = self.rooms[name], self.failing.now.state.x.shape[1]
-        if self.depth and len(rooms) <= k:
-            rooms.append(sums.new_empty(*sums.shape[:2], d, dtype=kind))
-        return self._arrived(sums, name, before, k, some)
-
-    def _arrived(
-        self, sums: Tensor, name: str, before: Tensor | None, k: int = 0, some: slice = slice(None)
-    ) -> Tensor:
-        """What arrives of (D + 1, n, width) sums; the rest stays under way, one step nearer."""
-        if not self.depth:
-            return sums[0]
-        if before is not None:
-            before = before.to(sums.device)
-            sums[0] += before[0]
-            sums[:-1] += before[1:]
-        if len(self.rooms[name]) <= k:
-            self.rooms[name].append(torch.empty_like(sums))
-        room = self.rooms[name][k][..., some]
-        room[0] = 0
-        if not self.failing.everybody:
-            awake = self.failing.awake.to(sums.device)[:, None]
-            room[0] = torch.where(awake, 0.0, sums[0])
-        room[1:] = sums[1:]
+        held, rooms = getattr(self.before, name), self.rooms[name]
+        sums = spread(sent, held[k][..., some] if len(held) > k else None)
+        if self.depth:
+            if len(rooms) <= k:
+                rooms.append(sums.new_empty(*sums.shape[:2], self.d, dtype=kind))
+            self._leave(sums, rooms[k][..., some])
         return sums[0]
 
+    def _leave(self, sums: Tensor, room: Tensor) -> None:
+        """Of (D + 1, n, width) sums the first arrive, if their receivers are awake."""
+        room[1:] = sums[1:]
+        room[0] = 0
+        if not self.links.everybody:
+            awake = self.links.awake.to(sums.device)[:, None]
+            room[0] = torch.where(awake, 0.0, sums[0])
 
-def spread(graph: Graph, weights: Tensor, slots: Tensor, depth: int) -> Spread:
-    """value (n, k) -> (depth, n, k) float64, sums by receiver and time of arrival."""
+
+class Room:
+    """Memory for sums, used again in every exchange: a new array costs more than the sums in it."""
+
+    def __init__(self) -> None:
+        self.memory = torch.empty(0, dtype=torch.float64)
+
+    def empty(self, rows: int, columns: int, device: torch.device) -> Tensor:
+        """(rows, columns) float64, until the next call."""
+        if self.memory.numel() < rows * columns or self.memory.device != device:
+            self.memory = torch.empty(rows * columns, dtype=torch.float64, device=device)
+        return self.memory[: rows * columns].view(rows, columns)
+
+
+def spread(graph: Graph, weights: Tensor, slots: Tensor, depth: int, room: Room) -> Spread:
+    """What is given is added, by receiver and time of arrival, to what was under way before."""
     n = graph.n
-    if depth == 1:
-        mix = mixer(graph, weights)
-        return lambda sent: mix(sent.double())[None]
-    target = slots * n + graph.receivers
-    if n <= FEW_NODES:
-        W = torch.zeros(depth * n, n, dtype=torch.float64)
-        W[target, graph.senders] = weights
-        return lambda sent: torch.mm(W.to(sent.device), sent.double()).view(depth, n, -1)
 
-    def add_up(sent: Tensor) -> Tensor:
-        held = torch.zeros(depth * n, sent.shape[1], dtype=torch.float64, device=sent.device)
-        for first in range(0, len(weights), BLOCK):
+    def of_few(sent: Tensor, before: Tensor | None) -> Tensor:
+        sums = mix(sent.double()).view(depth, n, -1)
+        if before is not None:
+            before = before.to(sent.device)
+            sums[0] += before[0]
+            sums[:-1] += before[1:]
+        return sums
+
+    def by_edge(sent: Tensor, before: Tensor | None) -> Tensor:
+        held = room.empty(depth * n, sent.shape[1], sent.device)
+        sums = held.view(depth, n, -1)
+        sums[-1] = 0
+        if before is None:
+            sums[:-1] = 0
+        else:
+            before = before.to(sent.device)
+            sums[:-1] = before[1:]
+            sums[0] += before[0]
+        sums[0].addcmul_(sent.double(), own)
+        for first in range(0, len(given), BLOCK):
             some = slice(first, first + BLOCK)
-            given = sent[graph.senders[some]].double().mul_(weights[some, None])
-            held.index_add_(0, target[some], given)
-        return held.view(depth, n, -1)
+            shares = sent.index_select(0, senders[some]).double().mul_(given[some])
+            held.index_add_(0, target[some], shares)
+        return sums
 
-    return add_up
+    if n <= FEW_NODES:
+        mix: Callable[[Tensor], Tensor] = mixer(graph, weights)
+        if depth > 1:
+            W = torch.zeros(depth * n, n, dtype=torch.float64)
+            W[slots * n + graph.receivers, graph.senders] = weights
+            mix = lambda sent: torch.mm(W.to(sent.device), sent)
+        return of_few
+    places, senders, receivers = graph.messages
+    own, given = weights[graph.loops, None], weights[places, None]
+    target = slots[places] * n + receivers
+    return by_edge

@@ -1,15 +1,13 @@
 """`outbox`: parcels for every link, which are sent again until they are acknowledged."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from pushsum.engines.failing.links import Links
 from pushsum.faults import LOST
-
-if TYPE_CHECKING:
-    from pushsum.engines.failing.exchange import Failing
 
 MOST_PARCELS = 64  #: nodes, of which every two may have a link with parcels of its own
 
@@ -90,11 +88,8 @@ class Parcels(NamedTuple):
 class Outbox:
     """One exchange of parcels: shares are put in, some are sealed, sent, applied, acknowledged."""
 
-    def __init__(self, failing: "Failing") -> None:
-        self.failing = failing
-        parcels = failing.standing.parcels
-        assert parcels is not None
-        self.before = self.after = parcels
+    def __init__(self, links: Links, before: Parcels, d: int) -> None:
+        self.links, self.before, self.after, self.d = links, before, before, d
         self.rooms: dict[str, list[Tensor]] = {"waiting": [], "parcel": []}
 
     def scalars(self, weights: Tensor, a: Tensor) -> Tensor:
@@ -108,13 +103,13 @@ class Outbox:
 
     def _weigh(self, weights: Tensor) -> None:
         """What happens to the parcels of every link in this exchange."""
-        f, p = self.failing, self.before
+        f, p = self.links, self.before
         graph, number = f.graph, f.number
         n, senders, receivers = graph.n, graph.senders, graph.receivers
-        away = ~f.loops
+        away = ~graph.loops
         self.share = torch.zeros(n, n, dtype=torch.float64)
         self.share[senders[away], receivers[away]] = torch.where(f.open, weights, 0.0)[away]
-        self.stays = torch.where(f.awake, weights[f.loops], 0.0)
+        self.stays = torch.where(f.awake, weights[graph.loops], 0.0)
         filled = (p.waiting_a != 0) | (self.share != 0)
         self.seals = filled & (p.acked == p.sealed) & f.awake[:, None]
         sealed = p.sealed + self.seals
@@ -134,22 +129,21 @@ class Outbox:
         answers = _shifted(p.answers)
         i, j = (arrived > 0).nonzero().T
         back = torch.full((n, n), LOST)
-        back[i, j] = f.faults.plan.fates(number, j, i, acks=True)
+        back[i, j] = f.plan.fates(number, j, i, acks=True)
         _post(answers, arrived > 0, back, applied)
         reached = answers[0] * f.awake[:, None]
         answers[0] = answers[0] * ~f.awake[:, None]
         acked = torch.maximum(p.acked, reached)
         since = torch.where(self.seals, number, p.since)
         i, j = sends.nonzero().T
-        f.count(i, j, fate[i, j])
+        self.copies_sent = i, j, fate[i, j]
         self.after = p._replace(
             sealed=sealed, applied=applied, acked=acked, since=since, copies=copies, answers=answers
         )
 
     def vector(self, k: int, sent: Tensor, some: slice, kind: torch.dtype) -> Tensor:
         """(n, width) float64, what they hold of the k-th pushed value."""
-        f, p = self.failing, self.before
-        n, d = f.graph.n, f.now.state.x.shape[1]
+        p, n, d = self.before, self.links.graph.n, self.d
         device = sent.device
         share, seals = self.share.to(device), self.seals.to(device)[..., None]
         waiting = share[..., None] * sent.double()[:, None]

@@ -9,7 +9,10 @@ from torch import Tensor
 from pushsum.engines import tree
 from pushsum.engines.failing.mail import Mail
 from pushsum.engines.failing.parcels import Parcels
+from pushsum.faults import LOST
 from pushsum.optimizers import Rule
+
+NOT_SENT = LOST - 1  #: the fate of what nobody sends
 
 
 class Flight(NamedTuple):
@@ -29,6 +32,18 @@ class Messages(NamedTuple):
     late: int = 0
     lost_on: Tensor = torch.empty(0, 0, dtype=torch.int64)
     """(n, n), [i, j] of those from i to j; (0, 0) if there are too many nodes to draw"""
+
+    def and_these(self, senders: Tensor, receivers: Tensor, fates: Tensor) -> "Messages":
+        """With those of one more exchange; of fates that are `NOT_SENT` nothing is counted."""
+        lost, links = fates == LOST, self.lost_on
+        if len(links):
+            links = links.index_put((senders[lost], receivers[lost]), torch.tensor(1), True)
+        return Messages(
+            self.sent + int((fates != NOT_SENT).sum()),
+            self.lost + int(lost.sum()),
+            self.late + int((fates > 0).sum()),
+            links,
+        )
 
 
 class UnderWay(NamedTuple):
