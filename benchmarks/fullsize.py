@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.scale import memory
+from benchmarks.timing import memory
 
 BATCH, STEPS = 2, 2
 GOAL = 8  # for ResNet-50; smaller arrays are kept when they are freed, and may leave holes

@@ -12,6 +12,8 @@ from tempfile import TemporaryDirectory
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.timing import memory
+
 CASES = (
     "algorithm.name=SGP",
     "algorithm.name=SGAP algorithm.weighting=moreau:k=1,v=0.1",
@@ -24,12 +26,6 @@ CASES = (
     "algorithm.name=AllReduce",
 )
 GOAL = 0.15
-
-
-def memory(field: str) -> int:
-    """Bytes, from /proc/self/status."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return 1024 * int(next(line for line in lines if line.startswith(field)).split()[1])
 
 
 def measure(words: list[str], keeps: bool) -> None:

@@ -14,6 +14,8 @@ from time import perf_counter
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.timing import memory
+
 SIZES = (10**3, 10**4, 10**5, 10**6)
 DIMENSIONS = 8
 GOAL = 1.5
@@ -42,13 +44,6 @@ def run_steps(n: int, steps: int) -> list[float]:
         times.append(now - start)
         start = now
     return times
-
-
-def memory(field: str) -> int:
-    """Bytes, from /proc/self/status."""
-    status = Path("/proc/self/status").read_text()
-    line = next(line for line in status.splitlines() if line.startswith(field))
-    return int(line.split()[1]) * 1024
 
 
 def main() -> None:

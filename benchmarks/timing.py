@@ -1,6 +1,7 @@
 """Measure fairly on a noisy machine: interleave what is compared and take medians."""
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from statistics import median
 from time import perf_counter
 
@@ -22,3 +23,10 @@ def interleaved(
             if number:
                 times[name].append((perf_counter() - start) / repeats)
     return {name: median(seconds) for name, seconds in times.items()}
+
+
+def memory(field: str) -> int:
+    """Bytes, from /proc/self/status."""
+    status = Path("/proc/self/status").read_text()
+    line = next(line for line in status.splitlines() if line.startswith(field))
+    return int(line.split()[1]) * 1024

@@ -15,7 +15,6 @@ from operator import index
 from pathlib import Path
 from typing import Any, Generic, TypeVar, final
 
-import networkx as nx
 import numpy as np
 import torch
 from torch import Tensor
@@ -196,7 +195,7 @@ def from_graphs(graphs: Iterable[Any]) -> Topology:
     >>> from_graphs([[[0, 1], [0, 0]], [[0, 0], [1, 0]]]).certificate()
     Certificate(period=2, diameter=1, horizon=2)
     """
-    if isinstance(graphs, nx.Graph) or not isinstance(graphs, Iterable):
+    if _is_networkx(graphs) or not isinstance(graphs, Iterable):
         raise ValueError("from_graphs takes a list of graphs: write from_graphs([graph])")
     sized = [_edges_of(graph, position) for position, graph in enumerate(graphs)]
     if not sized:
@@ -562,9 +561,14 @@ def _hop(n: int, hop: int) -> tuple[int, ...]:
     return (0,) if hop % n == 0 else (0, hop % n)
 
 
+def _is_networkx(graph: Any) -> bool:
+    """Whoever has such a graph has imported networkx; it takes 0.2 s and 12 MB."""
+    return hasattr(graph, "is_directed")
+
+
 def _edges_of(graph: Any, position: int) -> tuple[int, Tensor]:
     """Number of nodes and sorted edges of a networkx graph or a 0/1 array."""
-    if isinstance(graph, nx.Graph):
+    if _is_networkx(graph):
         n = len(graph)
         if n == 0 or set(graph) != set(range(n)):
             nodes = sorted(graph, key=str)[:8]

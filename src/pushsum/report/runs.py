@@ -7,6 +7,7 @@ from functools import cached_property
 from itertools import count
 from math import isnan, nan
 from pathlib import Path, PureWindowsPath
+from sys import intern
 from typing import Any, NamedTuple
 
 from pushsum import files
@@ -37,6 +38,9 @@ class Spread(NamedTuple):
     mean: float
     low: float
     high: float
+
+
+NOTHING = Spread(nan, nan, nan)  #: one for all, of very many records
 
 
 class Faults(NamedTuple):
@@ -285,7 +289,7 @@ def _read(path: Path) -> Run:
         raise ValueError(f"{META} is not JSON") from None
     if not isinstance(config, dict) or not isinstance(meta, dict):
         raise ValueError(f"{CONFIG} and {META} should each be a mapping")
-    settings = _settings(flat(_tidy(config)))
+    settings = _settings({intern(key): value for key, value in flat(_tidy(config)).items()})
     meta = _tidy(meta)
     records = _records(path / RECORDS, told(meta.get("measure")).name)
     if not records:
@@ -313,7 +317,7 @@ def _settings(config: dict[str, Any]) -> dict[str, Any]:
 def _tidy(value: Any) -> Any:
     """What stands in a file, without control characters and numbers beyond all measure."""
     if isinstance(value, str):
-        return plain(value)
+        return intern(plain(value))
     if isinstance(value, list):
         return [_tidy(part) for part in value]
     if isinstance(value, dict):
@@ -394,6 +398,8 @@ def _record(content: Any, place: int, measure: str) -> Record:
 
 def _spread(name: str, values: Mapping[str, Any], measure: str) -> Spread:
     found = _mapping(f"{name}.{measure}", values.get(measure))
+    if not found:
+        return NOTHING
     return Spread(*(_number(found.get(key)) for key in ("mean", "min", "max")))
 
 
