@@ -482,6 +482,15 @@ def test_static_methods_refuse_what_changes(make):
         ps.iterate(alg.ditto(0.1, base=make), "exponential", lambda y, t: y, x0, 1)
 
 
+def test_personal_models_go_on_over_the_base_they_began_with():
+    run = partial(
+        ps.iterate, topology="ring", gradient=lambda y, t: y, x0=torch.ones(3, 1), steps=2
+    )
+    *_, last = run(alg.ditto(0.1, base="push-diging"))
+    with pytest.raises(ValueError, match="Ditto over Push-DIGing, not Ditto over ADD-OPT"):
+        run(alg.ditto(0.1, base="add-opt"), after=last)
+
+
 @pytest.mark.parametrize("make", [alg.sgp, alg.dextra, alg.push_pull])
 def test_a_schedule_that_gives_no_step_size_is_refused_at_its_step(make):
     for value in (-0.1, np.nan, np.inf):
