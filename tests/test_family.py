@@ -446,6 +446,7 @@ def test_personal_models_are_the_closed_forms(seed):
         (lambda: alg.osgp(0.1, delay=1.5), r"delay = 1.5"),
         (lambda: alg.osgp(0.1, random="no"), r"random = 'no': .* True or False"),
         (lambda: alg.push_lsvrg_up(0.15, p=0.0), r"p = 0.0: a probability in \(0, 1\]"),
+        (lambda: alg.push_lsvrg_up(0.15, p=np.array(2.0)), r"p = array\(2.\): a probability"),
         (lambda: alg.pfedme(0.1, penalty=-1), r"penalty = -1: a finite number > 0"),
         (lambda: alg.pfedme(0.1, inner_lr=np.inf), r"inner_lr = inf: a finite number > 0"),
         (lambda: alg.pfedme(0.1, inner=0), r"inner = 0: .* integer >= 1"),
@@ -455,6 +456,7 @@ def test_personal_models_are_the_closed_forms(seed):
         (lambda: alg.ditto(0.1, base="sgd"), r"unknown algorithm 'sgd'"),
         (lambda: alg.ditto(0.1, base="msgp"), r"MSGP: it needs momentum: .* a function of lr"),
         (lambda: alg.ditto(0.1, base="osgp"), r"base = OSGP: .* nothing under way, such as SGP"),
+        (lambda: alg.ditto(0.1, base=alg.msgp), r"base = .*msgp.*'momentum': .* of lr alone"),
         (lambda: alg.ditto(0.1, base=3), r"base = 3: give the name of a method, or a function"),
         (lambda: alg.ditto(0.1, base=lambda lr: lr), r"base = .* or a function of lr that returns"),
         (lambda: alg.private_push_sum(alg.ab(0.1)), r"algorithm = AB: .* only push, such as SGP"),
@@ -475,6 +477,26 @@ def test_static_methods_refuse_what_changes(make):
         ps.iterate(make(0.1), "exponential", lambda y, t: y, x0, 1)
     with pytest.raises(ValueError, match=r"every = 2: .* write every=1"):
         ps.iterate(make(0.1), "ring", lambda y, t: y, x0, 1, every=2)
+    over = rf"Ditto over {make(0.1).name} is for a graph that never changes"
+    with pytest.raises(ValueError, match=over):
+        ps.iterate(alg.ditto(0.1, base=make), "exponential", lambda y, t: y, x0, 1)
+
+
+def test_personal_models_go_on_over_the_base_they_began_with():
+    run = partial(
+        ps.iterate, topology="ring", gradient=lambda y, t: y, x0=torch.ones(3, 1), steps=2
+    )
+    *_, last = run(alg.ditto(0.1, base="push-diging"))
+    with pytest.raises(ValueError, match="Ditto over Push-DIGing, not Ditto over ADD-OPT"):
+        run(alg.ditto(0.1, base="add-opt"), after=last)
+
+
+@pytest.mark.parametrize("make", [alg.sgp, alg.dextra, alg.push_pull])
+def test_a_schedule_that_gives_no_step_size_is_refused_at_its_step(make):
+    for value in (-0.1, np.nan, np.inf):
+        method = make(lambda t, last=value: 0.1 if t < 3 else last)
+        with pytest.raises(ValueError, match=rf"lr at step 3 = {value}: .* number >= 0"):
+            list(ps.iterate(method, "ring", lambda y, t: y, torch.ones(4, 1), 5))
 
 
 def test_what_a_run_lacks_is_one_line():
@@ -486,6 +508,10 @@ def test_what_a_run_lacks_is_one_line():
         ps.iterate(
             alg.push_lsvrg_up(0.1, [0.1] * 3), ring, lambda y, t: y, x0, 1, full_gradient=abs
         )
+    with pytest.raises(ValueError, match="full_gradient = 3: give a function"):
+        ps.iterate(alg.push_lsvrg_up(0.1), ring, lambda y, t: y, x0, 1, full_gradient=3)
+    with pytest.raises(ValueError, match=r"prox returned \(4,\), expected"):
+        list(ps.iterate(alg.sonata(0.1, prox=lambda v, s: v[:, 0]), ring, lambda y, t: y, x0, 1))
     with pytest.raises(ValueError, match=r"float32: private steps need float64"):
         ps.iterate(alg.private_push_sum(alg.sgp(0.1)), ring, lambda y, t: y, x0, 1)
     with pytest.raises(ValueError, match=r"solve returned \(4,\), expected \(n, d\) = \(4, 1\)"):

@@ -279,18 +279,25 @@ def test_methods_are_compared_at_equal_steps_and_at_equal_bytes(monkeypatch):
         every_4 = (0.1, 0.25, 0.395 + luck)
         made.append(on_images(seed, "MSGP", every_4, 0.25, "algorithm.every=4"))
         made.append(on_images(seed, "MSGP", (0.1, 0.3, 0.41 + luck)))
-    made.append(on_images(0, "QGM", (0.1, 0.2), diverged="150"))
+    made.append(on_images(0, "QGM", (0.1, 0.2), diverged="150", accuracy=""))
+    made += [on_images(seed, "QGM", (0.1, 0.2, 0.5 + seed / 200)) for seed in (1, 2)]
     found = [ended for ended, _ in made]
     curves = [row for _, curve in made for row in curve]
     monkeypatch.setattr(methods, "read", lambda name: curves)
     rows = TEXTS["methods"](found, "divide").splitlines()[2:]
-    assert rows[0] == "| SGP | 0.1 | 40.50 ± 0.71 (2 seeds) |  | 40.00 | 0.200 | 20.0 | 0.02 |"
-    assert "| 45.50 ± 0.71 (2 seeds) | **+5.00 ± 0.00** (2 seeds) | 45.00 | 0.400" in rows[5]
-    assert rows[7].startswith("| QGM | 0.1 | – (1 diverged) | – | – |")
-    table = TEXTS["methods-findings"](found)
-    answers = {
-        line.split("|")[1].strip(): line.split("|")[2].strip() for line in table.splitlines()
-    }
+    assert rows[0] == "| SGP | 0.1 | 40.50 ± 0.71 (2 seeds) |  | 0.200 | 20.0 | 0.02 |"
+    assert "| 45.50 ± 0.71 (2 seeds) | **+5.00 ± 0.00** (2 seeds) | 0.400" in rows[5]
+    # the survivor is 10 points ahead, which is no success of a method that diverged
+    assert rows[7].startswith("| QGM | 0.1 | 50.75 ± 0.35 (2 seeds) | 1 of QGM diverged | 0.200 |")
+    each = TEXTS["methods-runs"](found).splitlines()
+    assert each[2] == "| SGP | 40.00 | 41.00 | – | 40.00 | – | – | – | – |"
+    assert each[9] == "| QGM | diverged, by step 150 | 50.50 | 51.00 | – | – | – | – | – |"
+
+    def column(name, k):
+        lines = TEXTS[name](found).splitlines()[2:]
+        return {line.split("|")[1].strip(): line.split("|")[k].strip() for line in lines}
+
+    answers = column("methods-differences", 2)
     assert answers["Push-DIGing − SGP, equal steps: ahead?"] == "**+5.00 ± 0.00** (2 seeds), yes"
     late = answers["Push-DIGing − SGP, equal gigabytes: ahead?"]  # 35 against 40 and 41
     assert late == "-5.50 ± 6.35 (2 seeds), undecided"
@@ -299,17 +306,27 @@ def test_methods_are_compared_at_equal_steps_and_at_equal_bytes(monkeypatch):
     assert seldom.endswith("yes")
     cost = answers["MSGP, every 4 − MSGP, equal steps: less than 1 point behind?"]
     assert cost == "**-1.50 ± 0.00** (2 seeds), no"
-    assert answers["QGM − SGP, equal steps: ahead?"] == "1 diverged, no"
-    assert answers["**tracking pays**"] == "**yes**"  # one of three does, whatever the others do
-    assert answers["**momentum pays**"] == "**yes**"
-    assert answers["**less often pays**"] == "**–**"  # not with 4; with 16 there is no run
-    assert answers["**overlap pays**"] == "**–**"
-    assert all("seeds" not in line.split("|")[4] for line in table.splitlines())  # of two: both
+    assert answers["QGM − SGP, equal steps: ahead?"] == "1 of QGM diverged, no"
+    assert column("methods-findings", 2) == {
+        "gradient tracking": "yes",  # one of three is ahead, whatever the others are
+        "gradient tracking, for its bytes": "–",
+        "momentum": "yes",
+        "exchanging less often": "–",  # not with 4; with 16 there is no run
+        "overlap": "–",
+    }
+    both = column("methods-differences", 4)  # of which there is one
+    assert not any("seeds" in answer for answer in both.values())
     tried = TEXTS["methods-rates"](found, "divide").splitlines()
     assert tried[2] == "| SGP | – | 30.00 | **40.00** | – | diverged |  |"
     steps, percent = {name: line for name, *line in methods.lines(found, "divide", "steps")}["SGP"]
     assert (steps, percent) == ([0, 100, 200], pytest.approx([10, 30, 40.5]))
     assert list(methods.lines([], "divide", "steps")) == []
+    stuck = [on_images(seed, "SGP", (0.1,), diverged="9", accuracy="")[0] for seed in (0, 1)]
+    others = [made for made in found if made.algorithm != "SGP"]
+    answers = TEXTS["methods-differences"](others + stuck).splitlines()
+    assert answers[3].startswith(
+        "| Push-DIGing − SGP, equal steps: ahead? | 2 of SGP diverged, yes"
+    )
 
 
 # --------------------------------------------------------------------------- what is run

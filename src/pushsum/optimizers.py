@@ -5,6 +5,7 @@ y_after - y_before, so that weight decay and the like act on y, as they should.
 """
 
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import Any, NamedTuple
 
 import torch
@@ -171,11 +172,18 @@ def as_maker(optimizer: Any) -> Make:
 
 def schedule(lr: Rate) -> Callable[[int], float]:
     """A step size as a function of the step."""
-    if callable(lr):
-        return lr
-    expected = "a step size is a finite number > 0, or a function of t"
-    checks.number("lr", lr, lambda lr: lr > 0, expected)
-    return lambda t: lr
+    if not callable(lr):
+        expected = "a step size is a finite number > 0, or a function of t"
+        checks.number("lr", lr, lambda lr: lr > 0, expected)
+        return lambda t: lr
+
+    def rate(t: int) -> float:
+        found = lr(t)
+        if checks.is_number(found) and not 0 <= found < inf:
+            raise ValueError(f"lr at step {t} = {found!r}: a step size is a finite number >= 0")
+        return found
+
+    return rate
 
 
 def check_momentum(momentum: float, name: str = "momentum") -> None:

@@ -11,6 +11,7 @@ from study.run import cells
 from study.words import Text, percent, points, table
 
 WHERE = ("divide", "exponential")
+SEEDS = (0, 1, 2)
 CHOOSING = 3  #: the seed that step sizes were chosen with; it is listed, and not counted
 ROWS = {  #: row -> algorithm and steps per exchange
     "SGP": ("SGP", 1),
@@ -28,16 +29,16 @@ AXES = (STEPS, BYTES, SECONDS)
 TRACKERS = ("S-ADDOPT", "Push-DIGing", "Push-Pull")
 #: Is one ahead of the other at an equal axis, or less than so many points behind?
 Question = tuple[str, str, str, int]
-#: What the plan calls a finding: something pays if one of these ways has a yes to all it asks.
+#: What the plan calls a finding: it pays if one of these ways has a yes to all it asks.
 FINDINGS: dict[str, tuple[tuple[Question, ...], ...]] = {
-    "tracking pays": tuple(((name, "SGP", STEPS, 0),) for name in TRACKERS),
-    "tracking pays for its bytes": tuple(((name, "SGP", BYTES, 0),) for name in TRACKERS),
-    "momentum pays": tuple(((name, "SGP", STEPS, 0),) for name in ("MSGP", "QGM")),
-    "less often pays": tuple(
+    "gradient tracking": tuple(((name, "SGP", STEPS, 0),) for name in TRACKERS),
+    "gradient tracking, for its bytes": tuple(((name, "SGP", BYTES, 0),) for name in TRACKERS),
+    "momentum": tuple(((name, "SGP", STEPS, 0),) for name in ("MSGP", "QGM")),
+    "exchanging less often": tuple(
         ((name, "MSGP", BYTES, 0), (name, "MSGP", STEPS, 1))
         for name in ("MSGP, every 4", "MSGP, every 16")
     ),
-    "overlap pays": ((("OSGP", "SGP", STEPS, 1),),),
+    "overlap": ((("OSGP", "SGP", STEPS, 1),),),
 }
 
 
@@ -63,28 +64,50 @@ def ended(some: list[Ended]) -> list[Ended]:
     return [run for run in some if not run.values.get("diverged")]
 
 
+def diverged(found: list[Ended], row: str, topology: str = "") -> str:
+    """How many of those that would count did not end, in words; nothing if none."""
+    some = [run for run in of(found, row, topology) if run.seed != CHOOSING]
+    lost = len(some) - len(ended(some))
+    return f"{lost} of {row} diverged" if lost else ""
+
+
 def accuracies(found: list[Ended], topology: str) -> str:
     """After the last step, against SGP, and what it cost: `methods:divide`."""
     rows = []
     for row in ROWS:
         every, here = of(found, row, topology), counted(found, row, topology)
-        lost = sum(run not in ended(every) for run in every)
         gap = difference(here, counted(found, "SGP", topology), "accuracy")
-        choosing = [run for run in ended(every) if run.seed == CHOOSING]
+        lost = diverged(found, row, topology)  # the others alone would flatter it
         rows.append(
             [
                 row,
                 every[0].values["algorithm.lr"] if every else "–",
-                percent(here) + f" ({lost} diverged)" * bool(lost),
-                "" if row == "SGP" else points(gap),
-                f"{100 * choosing[0]['accuracy']:.2f}" if choosing else "–",
+                percent(here),
+                "" if row == "SGP" else lost or points(gap),
                 f"{fmean(run['gigabytes'] for run in here):.3f}" if here else "–",
                 f"{fmean(seconds(found, run) for run in here):.1f}" if here else "–",
                 f"{fmean(run['modelled transfer'] for run in here):.2f}" if here else "–",
             ]
         )
     headings = [topology.capitalize(), "step size", "accuracy, %", "− SGP, points"]
-    return table([*headings, f"seed {CHOOSING}", "GB", "modelled s", "of it waiting"], rows)
+    return table([*headings, "GB", "modelled s", "of it waiting"], rows)
+
+
+def every_run(found: list[Ended]) -> str:
+    """What each planned run reached, or the step by which it had diverged."""
+    places = [(topology, seed) for topology in WHERE for seed in (*SEEDS, CHOOSING)]
+    rows = []
+    for row in ROWS:
+        here = {(run.topology, run.seed): run.values for run in of(found, row)}
+        rows.append([row, *(_ending(here.get(place)) for place in places)])
+    return table(["accuracy, %", *(f"{where.capitalize()}, {s}" for where, s in places)], rows)
+
+
+def _ending(values: dict[str, str] | None) -> str:
+    if values is None:
+        return "–"
+    step = values.get("diverged")
+    return f"diverged, by step {step}" if step else f"{100 * float(values['accuracy']):.2f}"
 
 
 def seconds(found: list[Ended], run: Ended) -> float:
@@ -133,37 +156,53 @@ class Record:
     accuracy: float
 
 
+PLACES = [*(where.capitalize() for where in WHERE), "both"]
+
+
 def findings(found: list[Ended]) -> str:
-    """The plan's questions with their differences and answers, and what they add up to."""
-    recorded, rows = curves(found), []
+    """What the answers to the plan's questions add up to."""
+    asked, rows = _asked(found), []
     for finding, ways in FINDINGS.items():
-        asked = {question: _answers(found, recorded, question) for way in ways for question in way}
-        for (one, other, axis, cost), here in asked.items():
-            question = "ahead?" if cost == 0 else f"less than {cost} point behind?"
-            shown = (f"{gap}, {said}" if gap else said for gap, said in here)
-            rows.append([f"{one} − {other}, equal {axis}: {question}", *shown])
         said = (
             _any([_all([asked[question][place][1] for question in way]) for way in ways])
-            for place in range(len(WHERE) + 1)
+            for place in range(len(PLACES))
         )
-        rows.append([f"**{finding}**", *(f"**{verdict}**" for verdict in said)])
-    return table(["points", *(where.capitalize() for where in WHERE), "both"], rows)
+        rows.append([finding, *said])
+    return table(["does it pay?", *PLACES], rows)
+
+
+def differences(found: list[Ended]) -> str:
+    """The plan's questions with their differences and answers."""
+    rows = []
+    for (one, other, axis, cost), here in _asked(found).items():
+        question = "ahead?" if cost == 0 else f"less than {cost} point behind?"
+        shown = (f"{gap}, {said}" if gap else said for gap, said in here)
+        rows.append([f"{one} − {other}, equal {axis}: {question}", *shown])
+    return table(["points", *PLACES], rows)
+
+
+def _asked(found: list[Ended]) -> dict[Question, list[tuple[str, str]]]:
+    """The plan's questions, and their answers by place."""
+    recorded = curves(found)
+    questions = (question for ways in FINDINGS.values() for way in ways for question in way)
+    return {question: _answers(found, recorded, question) for question in questions}
 
 
 def _answers(
     found: list[Ended], recorded: dict[str, list[Record]], question: Question
 ) -> list[tuple[str, str]]:
-    """Difference and answer on each topology, and on both; who diverges is not ahead."""
+    """Difference and answer on each topology, and on both; who diverges is behind."""
     one, other, axis, cost = question
     answers = []
     for topology in (*WHERE, ""):
         ours, theirs = counted(found, one, topology), counted(found, other, topology)
-        lost = sum(run.seed != CHOOSING for run in of(found, one, topology)) - len(ours)
         gaps = _gaps(recorded, ours, theirs, axis)
         every = {topology} if topology else set(WHERE)
         gap = over_seeds(gaps) if {where for where, _ in gaps} == every else None
-        if lost:
-            answers.append((f"{lost} diverged", "no"))
+        if lost := diverged(found, one, topology):
+            answers.append((lost, "no"))
+        elif lost := diverged(found, other, topology):
+            answers.append((lost, "yes"))
         else:
             answers.append(("", "–") if gap is None else (points(gap), answer(gap, cost / 100)))
     return answers
@@ -243,5 +282,7 @@ TEXTS: dict[str, Text] = {
     "methods": accuracies,
     "methods-rates": rates,
     "methods-findings": findings,
+    "methods-differences": differences,
+    "methods-runs": every_run,
     "methods-picture": picture,
 }

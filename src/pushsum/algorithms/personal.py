@@ -114,7 +114,10 @@ def _beside(
     """A base method with personal models beside what it keeps."""
     from pushsum.algorithms import parse  # the table names this file's methods, too
 
-    common = parse(base, lr=lr) if isinstance(base, str) else callable(base) and base(lr)
+    try:
+        common = parse(base, lr=lr) if isinstance(base, str) else callable(base) and base(lr)
+    except TypeError as error:  # such as msgp, which needs momentum, too
+        raise ValueError(f"base = {base!r}: {error}: give a function of lr alone") from None
     if not isinstance(common, Algorithm):
         raise ValueError(
             f"base = {base!r}: give the name of a method, or a function of lr that returns one, "
@@ -125,6 +128,8 @@ def _beside(
             f"base = {common.name}: take a method of one gradient per step that has nothing under "
             "way, such as SGP or Push-DIGing"
         )
+    if common.name != "SGP":
+        name = f"{name} over {common.name}"
 
     def inner(state: State) -> State:
         return state._replace(kept=state.kept.base)

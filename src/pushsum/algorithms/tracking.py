@@ -168,19 +168,16 @@ def sonata(lr: Rate, solve: Surrogate | str = "linear", prox: Prox | None = None
         raise ValueError(f"prox = {prox!r}: a function (v, s) -> z, from Python only")
     if prox is not None and solve != "linear":
         raise ValueError("prox goes with solve='linear': put the proximal term into your own solve")
-    if callable(solve):
-        minimizer: Surrogate = solve
-    elif prox is not None:
-        minimizer = lambda x, g, t: prox(x - t, 1.0)
-    else:
-        minimizer = lambda x, g, t: x - t
+    asked, minimizer = "solve", solve if callable(solve) else lambda x, g, t: x - t
+    if prox is not None:
+        asked, minimizer = "prox", lambda x, g, t: prox(x - t, 1.0)
 
     def direction(state: State, gradient: Gradient, step: Step) -> tuple[Tensor, Tracking]:
         now, y = state.kept.after(gradient()), corrected(state.x, state.a)
         z = minimizer(y, now.gradient, corrected(now.tracker, state.a))
         if not isinstance(z, Tensor) or z.shape != y.shape:
             shown = tuple(z.shape) if isinstance(z, Tensor) else type(z).__name__
-            raise ValueError(f"solve returned {shown}, expected (n, d) = {tuple(y.shape)}")
+            raise ValueError(f"{asked} returned {shown}, expected (n, d) = {tuple(y.shape)}")
         return y - z, now
 
     def send(state: State, now: Tracking, move: Tensor, step: Step) -> Sent:

@@ -48,7 +48,7 @@ def push_lsvrg_up(lr: Rate, p: float | Sequence[float] = 0.1) -> Algorithm:
     networks with uncoordinated triggered probabilities, IEEE TNSE 2023. The coin of a step is
     thrown before its gradient is taken.
     """
-    given = list(p) if isinstance(p, Sequence | np.ndarray) else [p]
+    given = np.ravel(p).tolist()
     chances = np.array([value if is_number(value) else np.nan for value in given], dtype=float)
     if not ((chances > 0) & (chances <= 1)).all():
         raise ValueError(f"p = {p!r}: a probability in (0, 1], or one per node")

@@ -133,7 +133,10 @@ def private_push_sum(
 
     def start(x0: Tensor, step: Step) -> Any:
         if x0.dtype != torch.float64:
-            raise ValueError(f"x0 has dtype {x0.dtype}: private steps need float64: x0.double()")
+            raise ValueError(
+                f"x0 has dtype {x0.dtype}: private steps need float64: x0.double(), or "
+                "model.double() in your own loop"
+            )
         return algorithm.start(x0, step)
 
     def send(state: State, carried: Any, move: Tensor, step: Step) -> Sent:

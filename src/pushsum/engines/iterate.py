@@ -194,6 +194,8 @@ def iterate(
     network = Network(setup)
     if algorithm.asks == "full" and full_gradient is None:
         raise ValueError(f"{algorithm.name} needs full_gradient, a function of y")
+    if full_gradient is not None and not callable(full_gradient):
+        raise ValueError(f"full_gradient = {full_gradient!r}: give a function (y) -> (n, d)")
     if after is None:
         if len(x0) != graphs.n:
             expected = f"({graphs.n}, d): one row for each of {graphs.n} nodes"
