@@ -98,7 +98,7 @@ def test_the_blocks_run_and_print_what_the_page_shows(page, tmp_path, monkeypatc
                 printed = run_command(command, monkeypatch)
                 assert same(printed, shown), f"{page}: {command}\n{shown}\nis\n{printed}"
         elif language == "sh":
-            for command in content.splitlines():
+            for command in content.replace("\\\n", " ").splitlines():
                 run_command(command, monkeypatch)
 
 

@@ -252,7 +252,7 @@ def picture(found: list[Ended]) -> str:
     """A link to the figure, once there is something in it."""
     if not any(list(under_loss(found, topology)) for topology in WHERE):
         return "No run has ended yet."
-    return "![Accuracy of the average model under loss](images/faults.svg)"
+    return "![Accuracy of the average model under loss](../images/faults.svg)"
 
 
 TEXTS: dict[str, Text] = {

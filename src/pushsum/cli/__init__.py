@@ -33,7 +33,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command(
-    short_help="Five algorithms on the paper's four topologies.",
+    short_help="Compare five algorithms on four topologies.",
     epilog="Example: pushsum demo --no-training --plot distances.svg",
 )(demo)
 app.command(epilog="Example: pushsum run algorithm.name=MSGAP topology.name=divide --into runs/a")(
@@ -47,7 +47,7 @@ app.command(
     epilog="Example: pushsum evaluate runs/b/*",
 )(evaluate)
 app.command(
-    short_help="One page, and the tables of runs as text.", epilog="Example: pushsum report runs/b"
+    short_help="Write one page and the tables of runs.", epilog="Example: pushsum report runs/b"
 )(report)
 app.command(
     short_help="Examine a graph sequence.",

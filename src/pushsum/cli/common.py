@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Trust = Annotated[
     bool,
     typer.Option(
-        "--trust", help="Run files that a configuration names as FILE.py:name; read them first."
+        "--trust", help="Run the files that a configuration names as FILE.py:name. Read them first."
     ),
 ]
 

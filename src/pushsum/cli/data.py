@@ -10,11 +10,11 @@ import typer
 
 from pushsum.cli.common import reported, show
 
-app = typer.Typer(help="List data sets and get them ready.", no_args_is_help=True)
+app = typer.Typer(help="List and prepare data sets.", no_args_is_help=True)
 
 Root = Annotated[
     Path | None,
-    typer.Option("--root", help="Where prepared data sets lie; your cache if not given."),
+    typer.Option("--root", help="Where prepared data sets are kept.  [default: your cache]"),
 ]
 
 
@@ -23,7 +23,7 @@ def list_(
     root: Root = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
-    """Which data sets there are, and which are ready."""
+    """List data sets, and which are ready."""
     from rich.table import Table
 
     from pushsum.data import catalogue
@@ -52,7 +52,7 @@ def list_(
     for e in entries:
         table.add_row(e.name, e.what, e.size, e.licence, "yes" if e.ready else "no")
     show(table)
-    typer.echo("Get one ready with: pushsum data prepare NAME")
+    typer.echo("Prepare one with: pushsum data prepare NAME")
 
 
 @app.command(epilog="Example: pushsum data prepare cifar10 --source ~/cifar-10-binary.tar.gz")

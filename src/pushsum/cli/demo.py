@@ -25,7 +25,7 @@ def demo(
     ),
     plot: Annotated[
         Path | None,
-        typer.Option(help="Where to draw the distances; into the directory if not given."),
+        typer.Option(help="Where to draw the distances.  [default: into the directory]"),
     ] = None,
     steps: Annotated[
         int, typer.Option(help="Steps per run on the quadratic.", parser=integer, metavar="T")
@@ -33,18 +33,16 @@ def demo(
     epochs: Annotated[
         int, typer.Option(help="Epochs per run on the digits.", parser=integer, metavar="E")
     ] = 15,
-    training: Annotated[
-        bool, typer.Option(help="Train networks on the digits, or leave that out.")
-    ] = True,
+    training: Annotated[bool, typer.Option(help="Train networks on the digits, or not.")] = True,
     seed: Annotated[
         int, typer.Option(help="The seed of everything.", parser=integer, metavar="SEED")
     ] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
-    """Five algorithms on the paper's four topologies: beside Theorem 1, then on real data.
+    """Compare five algorithms on the paper's four topologies.
 
-    First consensus and a heterogeneous quadratic, every step beside the bound; then networks on
-    handwritten digits, half of the labels at half of the nodes, with a report at the end.
+    First consensus and a heterogeneous quadratic, every step beside Theorem 1's bound; then
+    networks on handwritten digits, half of the labels at half of the nodes, and a report.
     """
     if steps < 1:
         raise ValueError(f"--steps {steps}: at least one step is needed")

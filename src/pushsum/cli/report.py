@@ -20,19 +20,19 @@ MOST_NAMED = 10  #: runs that are left out
 def report(
     directory: Annotated[Path, typer.Argument(help="A run, or a directory with runs in it.")],
     into: Annotated[
-        Path | None, typer.Option(help="Where to write; the directory itself if not given.")
+        Path | None, typer.Option(help="Where to write.  [default: the directory itself]")
     ] = None,
     watch: Annotated[
         bool,
         typer.Option(
-            "--watch", help="Write again whenever a run records; ends with the runs, or by Ctrl-C."
+            "--watch", help="Rewrite whenever a run records; ends after the runs, or with Ctrl-C."
         ),
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print the tables as JSON, and write nothing.")
+        bool, typer.Option("--json", help="Print the tables as JSON; write nothing.")
     ] = False,
 ) -> None:
-    """Write report.html (one page, no network) and the tables as Markdown, CSV and LaTeX."""
+    """Write report.html, one page, and the tables as Markdown, CSV and LaTeX."""
     from pushsum.report import data, follow, write
 
     if as_json and (watch or into is not None):

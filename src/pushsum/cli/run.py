@@ -41,7 +41,7 @@ COMMON = ("pushsum", "torch", "d", "split")  #: of a run's meta data, what nodes
 
 Words = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[CONFIG.yaml] [KEY=VALUE ...]", help="A file, then what to change."),
+    typer.Argument(metavar="[CONFIG.yaml] [KEY=VALUE ...]", help="A file, then keys to change."),
 ]
 
 
@@ -71,33 +71,35 @@ def _print_keys(wanted: bool) -> None:
 def run(
     words: Words = None,
     into: Annotated[Path | None, typer.Option(help="The run's directory.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --into.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --into.")] = False,
     from_step: Annotated[
         int | None,
-        typer.Option(help="With --resume: from this checkpoint.", parser=integer, metavar="STEP"),
+        typer.Option(
+            help="With --resume: start from this checkpoint.", parser=integer, metavar="STEP"
+        ),
     ] = None,
     log: Annotated[
         list[str] | None,
         typer.Option(
-            help="Also send the records to tensorboard, wandb or mlflow (extras of these names) or "
-            "to a logger of your own, FILE.py:name; can be repeated.",
+            help="Also send the records to tensorboard, wandb or mlflow (install the extra of that "
+            "name), or to a logger of your own, FILE.py:name; can be repeated.",
             metavar="NAME",
         ),
     ] = None,
     tensorboard: Annotated[
-        bool, typer.Option("--tensorboard", help="As --log tensorboard.")
+        bool, typer.Option("--tensorboard", help="Short for --log tensorboard.")
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the records as lines of JSON, for programs.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would run, and what it needs.")
+        bool, typer.Option("--dry-run", help="Show what would run and what it needs.")
     ] = False,
     keys: Annotated[
         bool,
         typer.Option(
             "--keys",
-            help="List every key of a configuration, and exit.",
+            help="List all keys of a configuration and exit.",
             is_eager=True,
             callback=_print_keys,
         ),
@@ -105,8 +107,8 @@ def run(
     engine: Annotated[
         str | None,
         typer.Option(
-            help="Where the nodes live: in this process, or in one each (started here, or by "
-            "torchrun). Default: simulator, under torchrun distributed, with --resume as before.",
+            help="All nodes in this process, or one process per node (started here, or by "
+            "torchrun). Default: simulator; under torchrun, distributed; with --resume, as before.",
             metavar="simulator|distributed",
         ),
     ] = None,
@@ -120,7 +122,7 @@ def run(
     ] = 120.0,
     trust: Trust = False,
 ) -> None:
-    """Train: N nodes, one model each, as the configuration says."""
+    """Train one model per node, as a configuration says."""
     engine = engine or (_engine_of(into) if resume else _usual_engine())
     if engine not in ENGINES:
         raise ValueError(unknown("engine", engine, ENGINES))

@@ -38,10 +38,10 @@ def sweep(
         ),
     ] = None,
     into: Annotated[
-        Path | None, typer.Option(help="A directory; each cell gets one below it.")
+        Path | None, typer.Option(help="The directory of the sweep; each cell gets one inside.")
     ] = None,
     jobs: Annotated[
-        int, typer.Option(help="Cells at the same time.", parser=integer, metavar="N")
+        int, typer.Option(help="How many cells run at the same time.", parser=integer, metavar="N")
     ] = 1,
     slurm: Annotated[
         str | None,
@@ -54,18 +54,18 @@ def sweep(
     tune: Annotated[
         str | None,
         typer.Option(
-            help="Let every cell choose among these values on validation data, with its first "
-            "seed, e.g. algorithm.lr=0.1,0.3.",
+            help="Choose the best of these values for every cell on validation data, with its "
+            "first seed, e.g. algorithm.lr=0.1,0.3.",
             metavar="KEY=A,B,C",
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the cells only.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the cells.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="With --dry-run: print JSON for programs.")
     ] = False,
     trust: Trust = False,
 ) -> None:
-    """A grid of runs: KEY=A,B,C tries every value. Finished cells are skipped on a rerun."""
+    """Run a grid: KEY=A,B,C tries every value. A rerun skips finished cells."""
     if jobs < 1:
         raise ValueError(f"--jobs {jobs}: at least one is needed")
     words = words or []

@@ -42,21 +42,28 @@ def topology(
     inner: Annotated[
         float | None,
         typer.Option(
-            help="random: chance inside a cluster, 0.5 if not given.", parser=number, metavar="P"
+            help="random: chance of a channel inside a cluster.  [default: 0.5]",
+            parser=number,
+            metavar="P",
         ),
     ] = None,
     inter: Annotated[
         float | None,
-        typer.Option(help="random: chance between clusters, 0.25.", parser=number, metavar="P"),
+        typer.Option(
+            help="random: the same between clusters.  [default: 0.25]", parser=number, metavar="P"
+        ),
     ] = None,
     period: Annotated[
         int | None,
         typer.Option(
-            help="random: all channels open every B steps, 8.", parser=integer, metavar="B"
+            help="random: all channels open every B steps.  [default: 8]",
+            parser=integer,
+            metavar="B",
         ),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="random: the seed, 0.", parser=integer, metavar="SEED")
+        int | None,
+        typer.Option(help="random: the seed.  [default: 0]", parser=integer, metavar="SEED"),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
     plot: Annotated[

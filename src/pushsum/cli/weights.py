@@ -11,14 +11,14 @@ import typer
 
 from pushsum.cli.common import reported, show
 
-app = typer.Typer(help="List ImageNet weights and get them ready.", no_args_is_help=True)
+app = typer.Typer(help="List and prepare ImageNet weights.", no_args_is_help=True)
 
 
 @app.command("list", epilog="Example: pushsum weights list")
 def list_(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
-    """Which weights there are, and which are ready."""
+    """List weights, and which are ready."""
     from rich.table import Table
 
     from pushsum.pretrained import catalogue
@@ -28,14 +28,14 @@ def list_(
         rows = [asdict(e) | {"where": str(e.where)} for e in entries]
         typer.echo(json.dumps(rows, indent=2))
         return
-    table = Table()
+    table = Table(box=None, pad_edge=False)
     for heading in ("name", "ready", "source", "BatchNorm statistics"):
         table.add_column(heading)
     for e in entries:
         statistics = f"of {e.statistics}: recompute them" if e.statistics else ""
         table.add_row(e.name, "yes" if e.ready else "no", e.source, statistics)
     show(table)
-    typer.echo("Get one ready with: pushsum weights prepare NAME")
+    typer.echo("Prepare one with: pushsum weights prepare NAME")
 
 
 @app.command(epilog="Example: pushsum weights prepare resnet18 --from resnet18-f37072fd.pth")
@@ -43,14 +43,14 @@ def prepare(
     name: Annotated[str, typer.Argument(help="A name of `pushsum weights list`.")],
     source: Annotated[
         Path | None,
-        typer.Option("--from", help="A file.pth or file.safetensors, instead of a download."),
+        typer.Option("--from", help="A file.pth or file.safetensors to convert instead."),
     ] = None,
     into: Annotated[
         Path | None,
-        typer.Option(help="The file.safetensors to write; one in your cache if not given."),
+        typer.Option(help="The file.safetensors to write.  [default: one in your cache]"),
     ] = None,
 ) -> None:
-    """Download torchvision's weights, or convert a file, and keep them ready."""
+    """Download torchvision's weights or convert a file."""
     from pushsum import pretrained
 
     with reported() as progress:
