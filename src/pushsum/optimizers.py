@@ -171,11 +171,19 @@ def as_maker(optimizer: Any) -> Make:
 
 def schedule(lr: Rate) -> Callable[[int], float]:
     """A step size as a function of the step."""
-    if callable(lr):
-        return lr
-    expected = "a step size is a finite number > 0, or a function of t"
-    checks.number("lr", lr, lambda lr: lr > 0, expected)
-    return lambda t: lr
+    if not callable(lr):
+        expected = "a step size is a finite number > 0, or a function of t"
+        checks.number("lr", lr, lambda lr: lr > 0, expected)
+        return lambda t: lr
+
+    def rate(t: int) -> float:
+        found = lr(t)
+        if not isinstance(found, Tensor):
+            expected = "a schedule gives finite numbers >= 0"
+            checks.number(f"lr({t})", found, lambda found: found >= 0, expected)
+        return found
+
+    return rate
 
 
 def check_momentum(momentum: float, name: str = "momentum") -> None:
