@@ -177,11 +177,12 @@ def schedule(lr: Rate) -> Callable[[int], float]:
         return lambda t: lr
 
     def rate(t: int) -> float:
-        found = lr(t)
+        found: Any = lr(t)
         if not isinstance(found, Tensor):
             expected = "a schedule gives finite numbers >= 0"
             checks.number(f"lr({t})", found, lambda found: found >= 0, expected)
-        return found
+        step_size: float = found
+        return step_size
 
     return rate
 

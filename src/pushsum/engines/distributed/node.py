@@ -23,9 +23,9 @@ from pushsum.engines.distributed.buffers import Memory
 from pushsum.engines.distributed.exchange import Exchange, NodeStep
 from pushsum.engines.distributed.overlap import Overlap
 from pushsum.engines.distributed.peers import PeerLost, Peers
-from pushsum.engines.engine import Known, Setup, with_late
+from pushsum.engines.engine import Setup, with_late
 from pushsum.engines.gradients import Layout
-from pushsum.protocol import Algorithm, Sent, State, Step, hand_out
+from pushsum.protocol import Algorithm, Known, Sent, State, Step, hand_out
 from pushsum.topology import Topology
 from pushsum.weighting import Matrix, Weighting, warnings
 
