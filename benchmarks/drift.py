@@ -10,8 +10,9 @@ from rich.console import Console
 from rich.table import Table
 
 import pushsum as ps
-from pushsum.engines.engine import Known, Setup, average
+from pushsum.engines.engine import Setup, average
 from pushsum.engines.simulator import Network
+from pushsum.protocol import Known
 
 STEPS, ALIKE, D = 12_000, 3_000, 200
 WEIGHTINGS = ("uniform", f"lazy:c={1 / 3}", "moreau:k=1,v=0.1", "far-first", "scale-free-moreau")

@@ -6,9 +6,10 @@ from rich.table import Table
 
 import pushsum as ps
 from benchmarks.timing import interleaved
-from pushsum.engines.engine import Known, Setup
+from pushsum.engines.engine import Setup
 from pushsum.engines.simulator import Network
 from pushsum.faults import Plan, as_plan
+from pushsum.protocol import Known
 
 NODES, DIMENSIONS = 10**5, 8
 HOPS = (1, -1, 316, -316)  #: both ways, so that distances count

@@ -12,10 +12,10 @@ from rich.table import Table
 
 import pushsum as ps
 from benchmarks.timing import interleaved
-from pushsum.engines.engine import Known, Setup
+from pushsum.engines.engine import Setup
 from pushsum.engines.memory import keep_freed_memory
 from pushsum.engines.simulator import Network
-from pushsum.protocol import corrected
+from pushsum.protocol import Known, corrected
 
 NODES, PARAMETERS = 6, 11_173_962
 GOAL = 4.0

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import pushsum as ps
 from benchmarks.timing import interleaved
 from pushsum import models
-from pushsum.engines.engine import Known, Setup
+from pushsum.engines.engine import Setup
 from pushsum.engines.gradients import (
     LONG_RUN,
     Batch,
@@ -30,6 +30,7 @@ from pushsum.engines.gradients import (
 )
 from pushsum.engines.memory import keep_freed_memory
 from pushsum.engines.simulator import Network
+from pushsum.protocol import Known
 
 #: name, model, hidden layers, input shape, nodes, batch, rounds
 CASES: tuple[tuple[str, str, tuple[int, ...] | None, tuple[int, ...], int, int, int], ...] = (

@@ -184,6 +184,20 @@ def test_many_nodes_take_the_edge_list_path_and_agree_with_the_reference(monkeyp
         assert assert_same(ours, theirs) == T
 
 
+@pytest.mark.parametrize("where", ["ring", "exponential"])
+def test_halves_add_up_in_float32_as_they_do_in_float64(where):
+    x = (
+        torch.randn(6, 50_000, generator=torch.Generator().manual_seed(1))
+        * 2.0 ** torch.arange(6)[:, None]
+    )
+    graphs = ps.topology.parse(where, 6)
+    for t in (1, 2, 3):
+        graph = mixing.Graph(6, *graphs.edges(t))
+        halves = torch.full_like(graph.senders, 0.5, dtype=torch.float64)
+        mixed = mixing.mixer(graph, halves)(x)
+        assert torch.equal(mixed, mixing.mixer(graph, halves)(x.double()).float())
+
+
 # --------------------------------------------------------------------------- invariants
 
 

@@ -10,8 +10,9 @@ import torch
 import pushsum as ps
 from pushsum.engines.distributed.exchange import BUCKET, Exchange
 from pushsum.engines.distributed.peers import PeerLost, Peers, take_own_device
-from pushsum.engines.engine import Known, Setup
+from pushsum.engines.engine import Setup
 from pushsum.engines.simulator import Network
+from pushsum.protocol import Known
 from tests.ranks import DEADLINE, on_ranks, running, starving_path
 
 STEPS = 6  # random comes round after four

@@ -21,7 +21,6 @@ from safetensors.torch import load_file
 
 from pushsum import checkpoint, config, sweep, training
 from pushsum.engines import mixing, runtime, simulator
-from pushsum.engines.engine import Known
 from pushsum.engines.gradients import gradients, stacked_buffers
 from pushsum.engines.iterate import iterate
 from pushsum.engines.runtime import OneProcess
@@ -30,6 +29,7 @@ from pushsum.experiment import Experiment
 from pushsum.experiment.environment import git_hash
 from pushsum.experiment.evaluation import Evaluator
 from pushsum.experiment.sampling import Sampler
+from pushsum.protocol import Known
 from pushsum.theory import consensus
 from pushsum.training import Diverged, loop, run
 from pushsum.training.loop import _refuse_infinite, when_to_record

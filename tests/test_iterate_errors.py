@@ -187,6 +187,21 @@ def test_what_is_no_gradient_function_is_refused():
         ps.iterate(SGP, RING, 3, torch.zeros(3, 1), 2)
 
 
+@pytest.mark.parametrize("rate", [None, "0.1", float("nan"), -0.1])
+def test_a_schedule_that_gives_no_step_size_names_the_step(rate):
+    schedule = {1: 0.0, 2: torch.tensor(0.1), 3: rate}.__getitem__
+    for algorithm in (ps.algorithms.sgp(schedule), ps.algorithms.msgp(schedule, 0.9)):
+        with pytest.raises(ValueError, match=r"lr\(3\) = .*: a schedule gives finite numbers >= 0"):
+            list(ps.iterate(algorithm, RING, zeros, torch.zeros(3, 1), 3))
+
+
+@pytest.mark.parametrize("function", [None, 3])
+def test_what_is_no_full_gradient_is_refused(function):
+    method = ps.algorithms.push_lsvrg_up(0.1)
+    with pytest.raises(ValueError, match="needs full_gradient, a function of y"):
+        ps.iterate(method, RING, zeros, torch.zeros(3, 1), 2, full_gradient=function)
+
+
 def test_an_optimizer_that_is_none_is_refused():
     with pytest.raises(ValueError, match=r"optimizer: NoneType is not one of torch.optim"):
         ps.iterate(SGP, RING, zeros, torch.zeros(3, 1), 2, optimizer=lambda parameters: None)

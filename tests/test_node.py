@@ -918,6 +918,32 @@ def test_a_state_is_of_the_same_things_and_between_steps():
         other.load_state_dict(state)
 
 
+@pytest.mark.parametrize("state", [{}, None, {"state": {}, "param_groups": []}])
+def test_what_is_no_state_of_a_node_is_refused(state):
+    with (
+        ps.PushSum(network(), None) as node,
+        pytest.raises(ValueError, match=r"not one that PushSum.state_dict\(\) has made"),
+    ):
+        node.load_state_dict(state)
+
+
+def test_a_parameter_without_dimensions_runs_with_every_method():
+    class Scalar(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.alone, self.other = nn.Parameter(torch.tensor(1.0)), nn.Parameter(torch.ones(2))
+
+    for algorithm in ("sgp", "frost"):  # by columns, and all columns at once
+        model = Scalar()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        with ps.PushSum(model, optimizer, algorithm=algorithm) as node:
+            (model.alone + model.other.sum()).backward()
+            optimizer.step()
+        assert node.t == 1
+        assert model.alone.shape == ()
+        torch.testing.assert_close(model.alone.detach(), torch.tensor(0.5))
+
+
 def test_a_node_that_has_left_does_not_push():
     node = ps.PushSum(network(), None)
     node.close()

@@ -214,7 +214,7 @@ def test_what_a_node_remembers(cycle, t):
     B, m = g.period, len(cycle)
     arrivals = Arrivals(g.n)
     for s in range(1, t):
-        arrivals = arrivals.after(s, *g.edges(s), B)
+        arrivals = arrivals.expired(s, B).heard(s, *g.edges(s))
 
     def last(i, j):
         steps = [s for s in range(max(1, t - B), t) if cycle[(s - 1) % m][j, i]]
@@ -403,5 +403,5 @@ def test_expiry_changes_nothing_on_the_papers_topologies(name):
     arrivals = for_ever = Arrivals(g.n)
     for t in range(1, 40):
         assert torch.equal(arrivals.last(*g.edges(t)), for_ever.last(*g.edges(t)))
-        arrivals = arrivals.after(t, *g.edges(t), g.period)
-        for_ever = for_ever.after(t, *g.edges(t), 1000)
+        arrivals = arrivals.expired(t, g.period).heard(t, *g.edges(t))
+        for_ever = for_ever.expired(t, 1000).heard(t, *g.edges(t))

@@ -178,10 +178,12 @@ def schedule(lr: Rate) -> Callable[[int], float]:
         return lambda t: lr
 
     def rate(t: int) -> float:
-        found = lr(t)
-        if checks.is_number(found) and not 0 <= found < inf:
-            raise ValueError(f"lr at step {t} = {found!r}: a step size is a finite number >= 0")
-        return found
+        found: Any = lr(t)
+        if not isinstance(found, Tensor):
+            expected = "a schedule gives finite numbers >= 0"
+            checks.number(f"lr({t})", found, lambda found: found >= 0, expected)
+        step_size: float = found
+        return step_size
 
     return rate
 

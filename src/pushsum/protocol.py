@@ -174,13 +174,13 @@ def what_is_sent(algorithm: Algorithm, n: int = 2, d: int = 2) -> tuple[int, int
     zeros = torch.zeros(1, width, dtype=torch.float64)
     step = Step(1, torch.arange(1), n)
     state = algorithm.init(zeros, step._replace(t=0))
-    direction, carried = algorithm.direction(state, Constant(zeros), step)
+    direction, carried = algorithm.direction(state, Known(zeros), step)
     sent = algorithm.send(state, carried, torch.zeros_like(direction), step)
     return len(sent.push), len(sent.pull), len(sent.mean) + algorithm.mean_gradient
 
 
 @dataclass(frozen=True, eq=False)
-class Constant:
+class Known:
     """A gradient that is the same everywhere, or is known already."""
 
     g: Tensor

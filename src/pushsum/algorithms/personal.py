@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pushsum import checks
 from pushsum.optimizers import Rate
-from pushsum.protocol import Algorithm, Constant, Got, Gradient, Sent, State, Step
+from pushsum.protocol import Algorithm, Got, Gradient, Known, Sent, State, Step
 
 Base = str | Callable[[Rate], Algorithm]  #: the name of a method, or a function of lr
 
@@ -58,7 +58,7 @@ def pfedme(
         y = common.gradient_point(kept, common.model(kept))
         for _ in range(inner):
             theta = theta - inner_lr * (gradient(theta) + penalty * (theta - y))
-        direction, carried = common.direction(kept, Constant(penalty * (y - theta)), step)
+        direction, carried = common.direction(kept, Known(penalty * (y - theta)), step)
         return direction, Personal(carried, theta)
 
     return _beside("pFedMe", base, lr, step_of)
@@ -95,7 +95,7 @@ def ditto(
 
     def step_of(common: Algorithm, state: State, gradient: Gradient, step: Step) -> _Found:
         v, kept = state.kept.model, state._replace(kept=state.kept.base)
-        direction, carried = common.direction(kept, Constant(gradient()), step)
+        direction, carried = common.direction(kept, Known(gradient()), step)
         pulled = penalty * (v - common.model(kept))
         return direction, Personal(carried, v - personal_lr * (gradient(v) + pulled))
 

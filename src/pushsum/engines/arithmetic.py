@@ -9,6 +9,9 @@ mixed with. In float64 they are in the order of the senders, one rounded product
 that the result does not depend on how many threads or processes did it.
 """
 
+from collections.abc import Iterable
+from math import frexp
+
 import torch
 from torch import Tensor
 
@@ -28,6 +31,15 @@ def ring_bytes(n: int, node: int, size: int) -> int:
     """
     total = 2 * (n - 1) * size
     return total * (node + 1) // n - total * node // n
+
+
+def float32_rounds_once(terms: int, weights: Iterable[float]) -> bool:
+    """Whether it rounds sums of so many products once, as float64 does: these products are exact.
+
+    >>> float32_rounds_once(2, [0.5, 0.25]), float32_rounds_once(2, [0.3, 0.7])
+    (True, False)
+    """
+    return terms <= 2 and all(frexp(w)[0] == 0.5 for w in weights)
 
 
 def distances(

@@ -18,18 +18,6 @@ class Arrivals(NamedTuple):
     steps: tuple[tuple[int, Tensor], ...] = ()
     """newest first: a step, and the pairs (i heard j) that were last heard then, as i n + j"""
 
-    def after(self, t: int, senders: Tensor, receivers: Tensor, lifetime: int) -> "Arrivals":
-        """With the messages of step t, as the weights of step t + 1 see them."""
-        fresh = (receivers * self.n + senders)[senders != receivers].sort().values
-        older = (
-            (step, pairs if len(fresh) == 0 else pairs[~torch.isin(pairs, fresh)])
-            for step, pairs in self.steps
-            if step > t - lifetime
-        )
-        return self._replace(
-            steps=tuple((step, pairs) for step, pairs in ((t, fresh), *older) if len(pairs))
-        )
-
     def expired(self, t: int, lifetime: int) -> "Arrivals":
         """Without those that no longer count after step t."""
         return self._replace(steps=tuple(s for s in self.steps if s[0] > t - lifetime))
@@ -42,7 +30,7 @@ class Arrivals(NamedTuple):
                 fresh = fresh[~torch.isin(fresh, pairs)]
         older = {s: pairs[~torch.isin(pairs, fresh)] for s, pairs in self.steps if s < sent}
         newer = {s: pairs for s, pairs in self.steps if s >= sent}
-        newer[sent] = torch.cat([fresh, newer.get(sent, fresh[:0])]).sort().values
+        newer[sent] = torch.cat([fresh, newer[sent]]).sort().values if sent in newer else fresh
         steps = sorted((newer | older).items(), reverse=True)
         return self._replace(steps=tuple((step, pairs) for step, pairs in steps if len(pairs)))
 

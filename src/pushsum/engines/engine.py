@@ -138,20 +138,6 @@ class Setup:
         return self.topology.edges(exchange)
 
 
-class Known:
-    """Gradients, or some columns of them, that were taken already."""
-
-    def __init__(self, g: Tensor) -> None:
-        self.g = g
-
-    def __call__(self, point: Tensor | None = None) -> Tensor:
-        assert point is None, "a method that asks elsewhere says so"
-        return self.g
-
-    def full(self, point: Tensor) -> Tensor:
-        raise AssertionError("a method that asks for full gradients says so")
-
-
 def average(x: Tensor, a: Tensor) -> Tensor:
     """(d,) the network's average parameter: the sum of x over the sum of a, added up in float64."""
     return (x.sum(0, dtype=torch.float64) / a.sum()).to(x.dtype)

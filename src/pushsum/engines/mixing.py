@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from pushsum.engines.arithmetic import BLOCK, column_blocks
+from pushsum.engines.arithmetic import BLOCK, column_blocks, float32_rounds_once
 from pushsum.weighting import dense
 
 FEW_NODES = 256  #: up to here an (n, n) matrix is cheap; above, only lists of edges are kept
@@ -97,14 +97,19 @@ def mixer(graph: Graph, weights: Tensor, wire: torch.dtype | None = None) -> "Mi
     """
     in_order = _sums_by_turn if graph.n <= FEW_NODES else _segment_sums
     full = graph.n <= FEW_NODES and SPARSE * len(weights) > graph.n**2
+    plain = wire is None and graph.n <= FEW_NODES
+    exact = plain and float32_rounds_once(int(graph.in_degree.max()), weights.tolist())
 
     @cache
-    def sums(exact: bool, device: torch.device) -> Sums:
-        return (_product if full and not exact else in_order)(graph, weights.to(device))
+    def sums(kind: torch.dtype, device: torch.device) -> Sums:
+        if exact and kind == torch.float32:
+            return _sums_by_turn(graph, weights.to(device), kind)
+        by_product = full and kind != torch.float64
+        return (_product if by_product else in_order)(graph, weights.to(device))
 
     def mix(value: Tensor, out: Tensor | None = None) -> Tensor:
         held = torch.empty_like(value) if out is None else out
-        sums(value.dtype == torch.float64, value.device)(value, wire, held)
+        sums(value.dtype, value.device)(value, wire, held)
         return held
 
     return mix
@@ -113,9 +118,9 @@ def mixer(graph: Graph, weights: Tensor, wire: torch.dtype | None = None) -> "Mi
 Sums = Callable[[Tensor, torch.dtype | None, Tensor], None]  #: values, wire, where sums are written
 
 
-def _arriving(value: Tensor, wire: torch.dtype | None) -> Tensor:
+def _arriving(value: Tensor, wire: torch.dtype | None, kind: torch.dtype = torch.float64) -> Tensor:
     """What is received of a value."""
-    return (value if wire is None else value.to(wire)).double()
+    return (value if wire is None else value.to(wire)).to(kind)
 
 
 def _product(graph: Graph, weights: Tensor) -> Sums:
@@ -134,9 +139,9 @@ def _product(graph: Graph, weights: Tensor) -> Sums:
     return add_up
 
 
-def _sums_by_turn(graph: Graph, weights: Tensor) -> Sums:
+def _sums_by_turn(graph: Graph, weights: Tensor, kind: torch.dtype = torch.float64) -> Sums:
     """Sums by receiver, in the order of the senders: the k-th message of every node at a time."""
-    device, w, width = weights.device, weights[:, None], WORK // graph.n
+    device, w, width = weights.device, weights[:, None].to(kind), WORK // graph.n
     messages = [
         (senders.to(device), receivers.to(device), w[edges.to(device)])
         for edges, senders, receivers in graph.turns
@@ -145,9 +150,10 @@ def _sums_by_turn(graph: Graph, weights: Tensor) -> Sums:
     def add_up(value: Tensor, wire: torch.dtype | None, held: Tensor) -> None:
         for some in column_blocks(value.shape[1], width):
             own = value[:, some]
-            sent, total = _arriving(own, wire), torch.zeros_like(own, dtype=torch.float64)
-            for senders, receivers, weight in messages:
-                given = sent.index_select(0, senders).mul_(weight)
+            sent = _arriving(own, wire, kind)
+            parts = ((sent.index_select(0, j).mul_(w), i) for j, i, w in messages)
+            total, _ = next(parts)  # everybody hears itself
+            for given, receivers in parts:
                 if len(receivers) == graph.n:
                     total += given
                 else:

@@ -17,12 +17,12 @@ from torch import Tensor
 from pushsum.engines import tree
 from pushsum.engines.arithmetic import BLOCK, LONG, column_blocks, distances
 from pushsum.engines.arrivals import Arrivals
-from pushsum.engines.engine import HEAD, Known, Moment, Setup, refuse_tiny
+from pushsum.engines.engine import HEAD, Moment, Setup, refuse_tiny
 from pushsum.engines.failing.exchange import Failing, Faults, check
 from pushsum.engines.failing.standing import Standing
 from pushsum.engines.failing.standing import restored as restored_standing
 from pushsum.engines.mixing import FEW_NODES, Graph, Mixer, Weights, mixer
-from pushsum.protocol import Got, Gradient, Sent, keep_received
+from pushsum.protocol import Got, Gradient, Known, Sent, keep_received
 from pushsum.weighting import View
 
 TINY = 1e-300
@@ -293,17 +293,16 @@ class _Exchange:
         network, graph = self.network, self.graph
         before = Arrivals(graph.n) if self.memory is None else self.memory.arrivals
         self._snapshots = () if self.memory is None else self.memory.snapshots
-        senders, receivers, answered = graph.senders, graph.receivers, None
+        self.arrivals = before.expired(self.number, self._lifetime)
+        answered = torch.ones_like(graph.loops)
         if network.sight == "neighbours":  # what is never asked for need not be remembered
             answered = network.topology.answered(self.number)
         if self.failing is not None:
-            self.arrivals = before.expired(self.number, self._lifetime)
             for flight in self.failing.arriving(answered):
                 self.arrivals = self.arrivals.heard(*flight[1:])
         else:
-            if answered is not None:
-                senders, receivers = senders[answered], receivers[answered]
-            self.arrivals = before.after(self.number, senders, receivers, self._lifetime)
+            senders, receivers = graph.senders[answered], graph.receivers[answered]
+            self.arrivals = self.arrivals.heard(self.number, senders, receivers)
         if network.sight == "neighbours":
             following = network.graph(self.number + 1)
             holders, heard = following.senders, following.receivers

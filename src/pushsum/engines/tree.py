@@ -38,15 +38,13 @@ class Assembly:
 
     Args:
         d: how many columns there are.
-        whole: a tree to write into.
         copies: whether a tree of all columns is copied, too, instead of taken as it is.
         room: an (n, d) tensor in which one of its tensors is written in place.
     """
 
-    def __init__(
-        self, d: int, whole: Any = None, copies: bool = False, room: Tensor | None = None
-    ) -> None:
-        self.d, self.whole, self.copies, self.room = d, whole, copies, room
+    def __init__(self, d: int, copies: bool = False, room: Tensor | None = None) -> None:
+        self.d, self.copies, self.room = d, copies, room
+        self.whole: Any = None
 
     def add(self, some: slice, tree: Any) -> None:
         """Write these columns; what has none is replaced."""

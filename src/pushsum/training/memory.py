@@ -10,7 +10,7 @@ from pushsum.engines.simulator import Network
 from pushsum.engines.tree import leaves
 from pushsum.experiment import Experiment
 from pushsum.optimizers import optimizer_maker, torch_rule
-from pushsum.protocol import Constant, what_is_sent
+from pushsum.protocol import Known, what_is_sent
 
 MOST_STEPS, MOST_EDGES = 1000, 10**6  #: that are looked at to see how far back buffers reach
 
@@ -35,7 +35,7 @@ def arrays(experiment: Experiment) -> int:
         rule = torch_rule(optimizer_maker(str(c.optimizer), c.lr, c.options), experiment.rate)
     network = Network(Setup(experiment.algorithm, topology.full(1), rule))
     row = torch.zeros(1, d)
-    now = network.advance(network.begin(row), Constant(row))
+    now = network.advance(network.begin(row), Known(row))
     kept = sum(t.numel() for t in leaves((now.state.kept, now.optimizer))) / d
     copies = 2 if rule is not None else 0  # a torch optimizer works on copies of y and g
     push, pull, _ = what_is_sent(experiment.algorithm, experiment.n, experiment.layout.d)
@@ -62,7 +62,7 @@ def snapshots(experiment: Experiment) -> int:
         if sight == "neighbours":
             answered = graphs.answered(t)
             senders, receivers = senders[answered], receivers[answered]
-        arrivals = arrivals.after(t, senders, receivers, graphs.period)
+        arrivals = arrivals.expired(t, graphs.period).heard(t, senders, receivers)
         lasting = arrivals.lasting(t, graphs.period)
         most = max(most, sum(step < t for step, _ in lasting.steps))
     return most

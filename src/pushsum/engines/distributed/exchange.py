@@ -18,8 +18,8 @@ from pushsum.engines.distributed.buffers import Heard, Memory
 from pushsum.engines.distributed.messages import Ledger
 from pushsum.engines.distributed.peers import Peers
 from pushsum.engines.distributed.rounds import MessageRound, SumRound
-from pushsum.engines.engine import Known, Moment, Setup
-from pushsum.protocol import Got, Gradient, Sent, State, Step
+from pushsum.engines.engine import Moment, Setup
+from pushsum.protocol import Got, Gradient, Known, Sent, State, Step
 from pushsum.weighting import View
 
 BUCKET = 4 * BLOCK  #: elements that travel as one message

@@ -23,9 +23,9 @@ from pushsum.engines.distributed.buffers import Memory
 from pushsum.engines.distributed.exchange import Exchange, NodeStep
 from pushsum.engines.distributed.overlap import Overlap
 from pushsum.engines.distributed.peers import PeerLost, Peers
-from pushsum.engines.engine import Known, Setup, with_late
+from pushsum.engines.engine import Setup, with_late
 from pushsum.engines.gradients import Layout
-from pushsum.protocol import Algorithm, Sent, State, Step, hand_out
+from pushsum.protocol import Algorithm, Known, Sent, State, Step, hand_out
 from pushsum.topology import Topology
 from pushsum.weighting import Matrix, Weighting, warnings
 
@@ -324,7 +324,7 @@ class PushSum:
     def _write_model(self, parameters: Iterable[Tensor]) -> None:
         """Line 8: what the model computes with."""
         x, a, _ = self._state.whole
-        by = a.to(x) if self._divides else 1
+        by = a.to(x)[0] if self._divides else 1
         for some, parts in self._parts(parameters):
             row = x[:, some] if self._divides else self._model_of(some)
             for part, value in zip(parts, row[0].split([p.numel() for p in parts]), strict=True):
@@ -448,6 +448,8 @@ class PushSum:
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken; the model's parameters follow."""
+        if not isinstance(state, dict) or "node" not in state:
+            raise ValueError("the state is not one that PushSum.state_dict() has made")
         if list(state["node"]) != [self.rank, self.n]:
             rank, n = state["node"]
             raise ValueError(

@@ -8,12 +8,12 @@ up in an order of its own.
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import product
-from math import frexp
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from pushsum.engines.arithmetic import float32_rounds_once
 from pushsum.engines.distributed.buffers import Buffers, Heard, Memory
 from pushsum.engines.distributed.messages import SUM, Mail
 from pushsum.engines.distributed.peers import PeerLost
@@ -204,7 +204,7 @@ class MessageRound:
         weights = [self.scalars[j][1] if pushed else 1 / len(nodes) for j in nodes]
         parts = [out if j == self.node else self._in[place][j][bucket] for j in nodes]
         held = value if self.in_place else torch.empty_like(value)
-        if value.dtype == out.dtype == torch.float32 and _exact(weights):
+        if value.dtype == out.dtype == torch.float32 and float32_rounds_once(len(weights), weights):
             _add_two(parts, weights, held[0], out)
             return held
         room = torch.empty(2, min(PIECE, len(out)), dtype=torch.float64, device=out.device)
@@ -241,11 +241,6 @@ def _got(a: Tensor, sent: Sent, held: Sequence[Tensor], kept: Tensor) -> Got:
     """The method's averages over all nodes are still to be taken."""
     pushed = len(sent.push)
     return Got(a, tuple(held[:pushed]), tuple(held[pushed:]), sent.mean, kept)
-
-
-def _exact(weights: Sequence[float]) -> bool:
-    """Whether float32 rounds a sum once, too: of two at most, whose products are exact."""
-    return len(weights) <= 2 and all(frexp(w)[0] == 0.5 for w in weights)
 
 
 def _add_two(parts: list[Tensor], weights: list[float], held: Tensor, own: Tensor) -> None:

@@ -271,7 +271,7 @@ class Failing:
         """What each node sent last."""
         return self._frozen(sent, last)
 
-    def arriving(self, answered: Tensor | None) -> list[Flight]:
+    def arriving(self, answered: Tensor) -> list[Flight]:
         """Messages that arrive now, the latest last; of what is sent now only where `answered`."""
         if self.box is not None and self.faults.mass:
             i, j = self.box.applies.nonzero().T
@@ -280,7 +280,7 @@ class Failing:
                 Flight(self.number, step, i[since == step], j[since == step])
                 for step in since.unique().tolist()
             ]
-        through = self.links.through if answered is None else self.links.through & answered
+        through = self.links.through & answered
         senders, receivers = self.graph.senders[through], self.graph.receivers[through]
         late = self.links.fate[through]
         flights = [*self.standing.flights]
