@@ -147,6 +147,26 @@ def test_a_node_that_hears_nobody_holds_and_comes_back():
     assert float((r.y - TARGETS.mean(0)).abs().max()) < 1e-10
 
 
+CUT = ps.faults.own(lambda t, s, r: torch.where((r == 2) & (s != 2) & (20 <= t < 80), -1, 0))
+
+
+@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize(
+    ("plan", "name"),
+    [(CUT, "SGP"), (CUT, "S-ADDOPT"), (ps.faults.plan(0, sleep=(2, 20, 120)), "SGAP")],
+    ids=["cut off", "cut off, tracking", "asleep"],
+)
+def test_held_nodes_take_steps_that_others_could_take(plan, name, every):
+    """Of a held node a stays small, and lr / a would be too long a step for this curvature."""
+    lr = 0.3 / every
+    method = ps.algorithms.parse(name, lr=lr, weighting="far-first")
+    free, r = (
+        list(ps.iterate(method, "full", pull, X0, 250 * every, every=every, faults=faults))[-1]
+        for faults in (None, plan)
+    )
+    assert float((r.y - free.y).abs().max()) < 1e-10
+
+
 @pytest.mark.parametrize("plan", [DEAF, ps.faults.plan(0, sleep=(2, 10, 110))], ids=str)
 def test_momentum_of_where_y_went_does_not_feed_on_a_small_a(plan):
     r = last(ps.algorithms.qgm(0.02, 0.5), "full", pull, X0, 250, plan)
