@@ -540,8 +540,8 @@ def _problem(error: Any) -> str:
             named = first.endswith((".name", ".kind"))
             hint = f"did you mean {first}={_cut(given)}?" if named else ", ".join((first, *more))
             return f"{key} = {shown}: {key} has keys of its own: {hint}"
-        case _ if hint := next((HINTS[k] for k in HINTS if key.startswith(k)), None):
-            said = hint
+        case _ if key.startswith(tuple(HINTS)):
+            said = next(hint for begin, hint in HINTS.items() if key.startswith(begin))
         case "tuple_type":
             return f"{key} = {shown}: should be a list, e.g. {key}=[{_cut(given)}]"
         case "literal_error":
