@@ -147,6 +147,26 @@ def test_a_node_that_hears_nobody_holds_and_comes_back():
     assert float((r.y - TARGETS.mean(0)).abs().max()) < 1e-10
 
 
+CUT = ps.faults.own(lambda t, s, r: torch.where((r == 2) & (s != 2) & (20 <= t < 80), -1, 0))
+
+
+@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize(
+    ("plan", "name"),
+    [(CUT, "SGP"), (CUT, "S-ADDOPT"), (ps.faults.plan(0, sleep=(2, 20, 120)), "SGAP")],
+    ids=["cut off", "cut off, tracking", "asleep"],
+)
+def test_held_nodes_take_steps_that_others_could_take(plan, name, every):
+    """Of a held node a stays small, and lr / a would be too long a step for this curvature."""
+    lr = 0.3 / every
+    method = ps.algorithms.parse(name, lr=lr, weighting="far-first")
+    free, r = (
+        list(ps.iterate(method, "full", pull, X0, 250 * every, every=every, faults=faults))[-1]
+        for faults in (None, plan)
+    )
+    assert float((r.y - free.y).abs().max()) < 1e-10
+
+
 @pytest.mark.parametrize("plan", [DEAF, ps.faults.plan(0, sleep=(2, 10, 110))], ids=str)
 def test_momentum_of_where_y_went_does_not_feed_on_a_small_a(plan):
     r = last(ps.algorithms.qgm(0.02, 0.5), "full", pull, X0, 250, plan)
@@ -280,10 +300,21 @@ def test_plans_compose_and_read_traces(tmp_path):
     assert plan.status(25, 6).tolist() == [0, 0, 0, 2, 0, 0]
     assert plan.status(6, 6).tolist() == [0, 0, 0, 0, 0, ps.faults.LEFT]  # it joins in step 7
     assert not bool(plan.status(50, 6).any())
+    file.write_text("step,event,node,to,value\n3,lose,0,1,\n", encoding="utf-8-sig")
+    assert ps.faults.trace(file).fates(3, torch.tensor([0]), torch.tensor([1])).tolist() == [-1]
+    file.write_text("step,event,node,to,value\n\u00b2,lose,0,1,\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="line 2: step = '\u00b2': a whole number"):
+        ps.faults.trace(file)
     for content in ("", "3,lose,0,1,\n"):
         file.write_text(content)
         with pytest.raises(ValueError, match="begin with a line step,event,node"):
             ps.faults.trace(file)
+
+
+def test_numbers_for_nodes_may_be_a_tuple_and_times_a_list():
+    assert ps.faults.plan(0, sleep=(0.0, 1.0)).asleep(1, 2).tolist() == [False, True]
+    plan = ps.faults.plan(0, sleep=(1, 5, 9))  # node 1, steps 5 to 8
+    assert [bool(plan.asleep(t, 2)[1]) for t in (4, 5, 8, 9)] == [False, True, True, False]
 
 
 def test_presets_run():
@@ -305,12 +336,14 @@ def test_churn_takes_every_node_away_once():
         ({"loss": 1.5}, r"loss = 1.5: a number in \[0, 1\]"),
         ({"delay": 0.5}, "delay = 0.5: an integer"),
         ({"loss": float("nan")}, "loss = nan"),
-        ({"loss": [[0.1, "b"], [0, 0]]}, r"loss = .*\(n, n\) or \(n,\) numbers"),
+        ({"loss": [[0.1, "b"], [0, 0]]}, r"loss = .*n or \(n, n\) numbers"),
         ({"crash": "2@"}, "write NODE@FIRST-UNTIL"),
         ({"crash": "2@5-3"}, "crash = '2@5-3': write"),
         ({"crash": 5}, "crash = 5: write"),
         ({"sleep": None}, "sleep = None: write"),
         ({"straggler": {(0, 1): 2}}, "name nodes"),
+        ({"straggler": "3"}, r"straggler = '3': give a number, n, or \{2: value\}"),
+        ({"loss": {"\u00b2": 0.1}}, "name a node"),
         ({"join": "2@5-9"}, "without an end"),
         ({"accounting": "kept"}, "did you mean keep"),
         ({"churn": (10, 20)}, "1 <= down < every"),
@@ -339,7 +372,9 @@ def test_what_cannot_run_under_a_plan_says_so():
             last(SGP, "full", pull, X0, 2, ps.faults.plan(0, **faults))
 
 
-@pytest.mark.parametrize("found", [None, [0.5] * 30, [float("nan")] * 30, [0], [1] * 30])
+@pytest.mark.parametrize(
+    "found", [None, [0.5] * 30, [float("nan")] * 30, [0], [1] * 30, [False] * 30]
+)
 def test_what_a_function_of_faults_must_return(found):
     with pytest.raises(ValueError, match="faults at step 1: the function returned"):
         last(SGP, "full", pull, X0, 1, ps.faults.own(lambda t, senders, receivers: found))
@@ -359,6 +394,34 @@ def test_theorem_1_beside_a_run_under_loss():
     x0 = X0[:4]
     run = ps.iterate(SGP, graphs, lambda y, t: y - TARGETS[:4], x0, 40, faults=plan)
     assert all(row.holds for row in theorem1(c, x0, run))
+
+
+def test_a_certificate_takes_a_preset_and_says_what_it_cannot_measure():
+    graphs = ps.topology.ring(6)
+    assert ps.faults.certificate("lan", graphs, 60).horizon >= 5
+    with pytest.raises(ValueError, match="does not connect the nodes"):
+        ps.faults.certificate(ps.faults.plan(crash="2@10"), graphs, 60)
+    with pytest.raises(ValueError, match="steps = 0"):
+        ps.faults.certificate("lan", graphs, 0)
+
+
+@pytest.mark.parametrize(
+    ("faults", "silent"),
+    [
+        ({"loss": 0.3}, False),
+        ({"partition": "0@5-9"}, False),
+        ({"crash": "0@5-9", "mode": "pause"}, False),
+        ({"delay": 1}, True),
+        ({"sleep": 0.1}, True),
+        ({"crash": "0@5-9"}, True),
+        ({"loss": 0.1, "accounting": "none"}, True),
+        ({"loss": 0.1, "accounting": "outbox"}, True),
+    ],
+)
+def test_constants_say_where_theorem_1_is_silent(faults, silent):
+    plan = ps.faults.plan(0, **faults)
+    note = ps.theory.constants(ps.topology.full(4), "uniform", faults=plan, steps=60).note
+    assert ("Theorem 1 says nothing" in note) == silent
 
 
 # Four nodes in a ring, each message takes one second, each gradient two.
@@ -465,9 +528,16 @@ def test_time_of_a_slow_link_and_node_in_records(tmp_path: Path):
         ({"link": {"uneven": {0: 0}}}, "link.uneven = 0.0: a number in"),
         ({"link": {"far": {"0-1": 1}}}, "link.far of '0-1': name a node, 2, or a link"),
         ({"faults": {"straggler": {7: 2}, "wait": True}}, "faults: there is no node 7"),
+        (
+            {"faults": {"straggler": 5}},
+            "faults.straggler = 5: name nodes and values, e.g. {3: 5}",
+        ),
+        ({"faults": {"crash": 2}}, "faults.crash = 2: write NODE@FIRST-UNTIL, e.g. 2@100-200"),
+        ({"faults": {"crash": [2, 10]}}, "faults.crash = [2, 10]: write NODE@FIRST-UNTIL"),
+        ({"faults": {"churn": 10}}, "faults.churn = 10: should be [every, down], e.g. [1000, 50]"),
     ],
 )
-def test_links_that_there_are_not_are_refused(section, said):
+def test_what_a_configuration_of_faults_must_be(section, said):
     with pytest.raises(ValueError, match=re.escape(said)):
         Experiment(config.parse({**SETTINGS, "faults": {}} | section))
 

@@ -298,6 +298,17 @@ def _named(value: Any) -> Any:
 
 Each = Annotated[dict[str, float], BeforeValidator(_named)]
 Times = str | tuple[str, ...]
+#: What to write where a value is of another kind.
+HINTS = {
+    **dict.fromkeys(
+        ("faults.partition", "faults.crash", "faults.leave", "faults.join"),
+        "write NODE@FIRST-UNTIL, e.g. 2@100-200, or 0+1@50",
+    ),
+    **dict.fromkeys(
+        ("faults.straggler", "link.uneven", "link.far"), "name nodes and values, e.g. {3: 5}"
+    ),
+    "faults.churn": "should be [every, down], e.g. [1000, 50]",
+}
 
 
 class Link(_Section):
@@ -529,6 +540,8 @@ def _problem(error: Any) -> str:
             named = first.endswith((".name", ".kind"))
             hint = f"did you mean {first}={_cut(given)}?" if named else ", ".join((first, *more))
             return f"{key} = {shown}: {key} has keys of its own: {hint}"
+        case _ if key.startswith(tuple(HINTS)):
+            said = next(hint for begin, hint in HINTS.items() if key.startswith(begin))
         case "tuple_type":
             return f"{key} = {shown}: should be a list, e.g. {key}=[{_cut(given)}]"
         case "literal_error":

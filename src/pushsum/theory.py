@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from pushsum import checks
-from pushsum.faults import Plan
+from pushsum.faults import Plan, as_plan
 from pushsum.faults import certificate as measured
 from pushsum.topology import Topology
 from pushsum.weighting import Matrix, Weighting, as_weighting
@@ -79,7 +79,7 @@ class Constants:
 def constants(
     topology: Topology,
     weighting: str | Weighting | Matrix,
-    faults: Plan | None = None,
+    faults: Plan | str | None = None,
     steps: int = 1000,
 ) -> Constants:
     """The constants for a graph sequence and a weighting, with the horizon H.
@@ -96,6 +96,11 @@ def constants(
     if faults is not None:
         H = measured(faults, topology, steps).horizon
         note = f"H = {H} was measured over {steps} steps under {faults}: it is no guarantee"
+        if (plan := as_plan(faults)) is not None and not plan.keeps_definition_1:
+            note += (
+                ", and Theorem 1 says nothing about messages that are late or wait, lost mass, and "
+                "nodes that come or go"
+            )
     else:
         certificate = topology.certificate()
         H, published = certificate.horizon, certificate.diameter * certificate.period

@@ -7,7 +7,7 @@ cache when the next one needs it.
 """
 
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from time import perf_counter
 from typing import Any, NamedTuple
 
@@ -245,8 +245,13 @@ class _Exchange:
         self.weighting += perf_counter() - start
 
     def scaled(self, move: Tensor) -> Tensor:
-        """Moves of nodes that have a clock of their own."""
-        return move if self.failing is None else self.failing.scaled(move)
+        """Moves of nodes that have a clock of their own, or too small an a."""
+        return move if self._pace is None else move * self._pace.to(move)
+
+    @cached_property
+    def _pace(self) -> Tensor | None:
+        faults = self.network.faults
+        return None if faults is None else faults.pace(self.now, self.number)
 
     def _pushed(self, k: int, value: Tensor, some: slice) -> Tensor:
         if self.failing is not None:

@@ -4,12 +4,14 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from pushsum import checks
 from pushsum.faults.plans import Plan
+from pushsum.faults.presets import as_plan
 from pushsum.faults.rules import CRASHED, HERE
 from pushsum.topology import Certificate, Topology
 
 
-def certificate(faults: Plan, graphs: Topology, steps: int = 1000) -> Certificate:
+def certificate(faults: Plan | str, graphs: Topology, steps: int = 1000) -> Certificate:
     """Period, diameter and horizon of the messages that get through, measured over so many steps.
 
     Late messages count as edges of the step in which they arrive. Nodes that are away for good are
@@ -21,6 +23,8 @@ def certificate(faults: Plan, graphs: Topology, steps: int = 1000) -> Certificat
     >>> certificate(plan(loss=0.3), full(6), steps=200)
     Certificate(period=2, diameter=2, horizon=3)
     """
+    checks.count("steps", steps, "over how many it is measured")
+    faults = as_plan(faults) or Plan()
     faults.check(graphs.n)
     stay = (faults.status(steps, graphs.n) < CRASHED).numpy()
     if not stay.any():
@@ -30,7 +34,8 @@ def certificate(faults: Plan, graphs: Topology, steps: int = 1000) -> Certificat
     period = _longest(arrived, np.logical_or, lambda union: _hops(union) is not None)
     if not horizon or not period:
         raise ValueError(
-            f"{faults} on {graphs}: within {steps} steps the nodes are not connected: raise steps"
+            f"{faults} on {graphs}: in {steps} steps, what gets through does not connect the nodes "
+            "that stay: measure more steps, or take more links or fewer faults"
         )
     windows = (arrived[first : first + period] for first in range(steps - period + 1))
     return Certificate(period, max(_hops(np.any(w, axis=0)) or 0 for w in windows), horizon)

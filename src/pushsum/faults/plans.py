@@ -51,7 +51,8 @@ class Plan:
         roster: who is away.
         slower: how many times slower nodes are that the others wait for, for the modelled time.
         accounting: who keeps account of what was lost; see `Accounting`.
-        hold: a node whose a is below this part of what a living node has on average gives nothing.
+        hold: a node whose a is below this part of what a living node has on average gives nothing,
+            and its moves are scaled by that part.
         reset: so many steps after a node was lost or has left, trackers start anew; None: never.
         catch_up: a node's move is scaled by the steps that its clock has advanced, up to so many.
         name: as messages show it.
@@ -81,6 +82,12 @@ class Plan:
     def waits(self) -> bool:
         """Whether messages may wait: they are late, or their receivers sleep or have just come."""
         return self.longest > 0 or bool(self.naps or self.roster)
+
+    @property
+    def keeps_definition_1(self) -> bool:
+        """Whether columns of W sum to 1 in every step: nothing waits, and no mass comes or goes."""
+        here = not (self.naps or self.longest or self.loses_nodes)
+        return here and self.accounting == "keep"
 
     def fates(self, t: int, senders: Tensor, receivers: Tensor, acks: bool = False) -> Tensor:
         """(E,) int64 of messages i -> j sent in step t: `LOST`, or by how many steps each is late.
@@ -220,7 +227,8 @@ def plan(
         straggler: k: a node is k times slower than the others, and steps when its clock fires.
         wait: the others wait for stragglers: they cost time, and no steps.
         accounting: see `Accounting`.
-        hold: a node whose a is below this part of the mean gives nothing; 0: everybody gives.
+        hold: a node whose a is below this part of the mean gives nothing, and its moves are scaled
+            by a in parts of the mean; 0: everybody gives.
         reset: so many steps after a node was lost or has left, trackers start anew; None: never.
         catch_up: moves are scaled by the steps that a node's clock has advanced, up to so many.
 

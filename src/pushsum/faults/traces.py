@@ -32,7 +32,7 @@ def trace(file: str | Path) -> Plan:
     """
     path = Path(file)
     try:
-        text = files.content(path, MOST_TRACE).decode()
+        text = files.content(path, MOST_TRACE).decode("utf-8-sig")  # as spreadsheets write it
         reader = csv.DictReader(StringIO(text, newline=""))
         rows = list(reader)
     except (OSError, ValueError, csv.Error) as error:
@@ -79,7 +79,7 @@ def _event(path: Path, number: int, row: Mapping[str, Any]) -> tuple[int, str, i
     wanted = ["step", "node", *of_message.get(event, [])]
     found = {name: (row.get(name) or "").strip() for name in wanted}
     for name, text in found.items():
-        if not text.isdigit() or (name == "value" and int(text) > MOST_LATE):
+        if not text.isdecimal() or (name == "value" and int(text) > MOST_LATE):
             most = f" up to {MOST_LATE}" if name == "value" else ""
             raise ValueError(
                 f"faults {path}, line {number}: {name} = {text!r}: a whole number{most}"

@@ -61,7 +61,7 @@ class Values:
         elif is_number(given):
             default = given
         else:
-            array = _numbers(name, given)
+            array = _numbers(name, given, links)
             n = len(array) or None
             if array.ndim == 2:
                 edges = {place: float(v) for place, v in np.ndenumerate(array)}
@@ -129,7 +129,7 @@ def _looked_up(table: tuple[Tensor, Tensor], wanted: Tensor, otherwise: Tensor) 
     return torch.where(keys[place] == wanted, values[place], otherwise)
 
 
-def _numbers(name: str, given: Any) -> np.ndarray:
+def _numbers(name: str, given: Any, links: bool) -> np.ndarray:
     """(n, n) or (n,) of them."""
     try:
         array = np.asarray(given, dtype=float)
@@ -137,14 +137,15 @@ def _numbers(name: str, given: Any) -> np.ndarray:
         array = np.empty(())
     if array.ndim == 1 or (array.ndim == 2 and array.shape[0] == array.shape[1]):
         return array
-    raise ValueError(f"{name} = {given!r}: a number, (n, n) or (n,) numbers")
+    several = "n or (n, n) numbers, {2: value} or {(0, 1): value}" if links else "n, or {2: value}"
+    raise ValueError(f"{name} = {given!r}: give a number, {several}")
 
 
 def _place(name: str, place: Any) -> int | tuple[int, int]:
     """`2`, `"2"`, `(0, 1)` or `"0->1"`."""
     if isinstance(place, str):
         words = place.split("->")
-        if len(words) <= 2 and all(word.strip().isdigit() for word in words):
+        if len(words) <= 2 and all(word.strip().isdecimal() for word in words):
             place = tuple(map(int, words)) if len(words) == 2 else int(place)
     if is_node(place) or (
         isinstance(place, tuple) and len(place) == 2 and all(map(is_node, place))
@@ -185,8 +186,7 @@ def _window(name: str, given: Any) -> Window:
         ):
             return Window(several, first, until)
     raise ValueError(
-        f"faults: {name} = {given!r}: write NODE@FIRST-UNTIL, e.g. '2@100-200', '0+1@50', or "
-        "(node, first, until)"
+        f"faults: {name} = {given!r}: write NODE@FIRST-UNTIL, e.g. '2@100-200' or '0+1@50'"
     )
 
 
@@ -202,4 +202,5 @@ def is_chance(given: Any) -> bool:
         return all(is_number(v) and v <= 1 for v in given.values())
     if isinstance(given, np.ndarray | Tensor) or is_number(given):
         return True
-    return bool(given) and isinstance(given, list) and all(map(is_number, given))
+    several = isinstance(given, list | tuple) and bool(given) and all(map(is_number, given))
+    return several and not (isinstance(given, tuple) and all(map(is_node, given)))

@@ -187,8 +187,27 @@ class Faults:
         alive: Tensor = now.memory.alive
         if not self.mass:  # a stays 1
             return torch.zeros_like(alive)
-        mean = self.mass_of_a(now.memory, now.state) / max(1, int(alive.sum()))
-        return torch.logical_and(alive, now.state.a.cpu() < self.plan.hold * mean)
+        return torch.logical_and(alive, self._share_of_a(now) < self.plan.hold)
+
+    def _share_of_a(self, now: Moment) -> Tensor:
+        """(n,) a, in parts of what a living node has on average."""
+        living = max(1, int(now.memory.alive.sum()))
+        return now.state.a.cpu() / (self.mass_of_a(now.memory, now.state) / living)
+
+    def pace(self, now: Moment, number: int) -> Tensor | None:
+        """(n, 1), what moves are multiplied by; None: by 1.
+
+        By the steps that a node's clock has advanced. A held node's are made smaller, so that its y
+        moves as if it had what others have: its a is small for as long as it hears nobody, and
+        steps of lr / a would lead its y away for all that time.
+        """
+        found = torch.ones(self.n, dtype=torch.float64)
+        if number and self.plan.catch_up > 1:
+            found = (number - now.memory.fired).clamp(min=1, max=self.plan.catch_up).double()
+        held = self.held(now)
+        if bool(held.any()):
+            found = torch.where(held, found * self._share_of_a(now), found)
+        return None if bool((found == 1).all()) else found[:, None]
 
     def links(self, now: Moment, number: int, graph: Graph) -> Links:
         """What happens along the edges of an exchange."""
@@ -256,14 +275,6 @@ class Failing:
 
     def _frozen(self, new: Tensor, old: Tensor) -> Tensor:
         return new if self.links.everybody else rows(self.links.awake, new, old)
-
-    def scaled(self, move: Tensor) -> Tensor:
-        """Moves, by the steps that the nodes' clocks have advanced."""
-        most = self.faults.plan.catch_up
-        if most == 1:
-            return move
-        steps = (self.number - self.standing.fired).clamp(min=1, max=most)
-        return move * steps.to(move)[:, None]
 
     # ----------------------------------------------------------------- what weightings compare
 
