@@ -68,7 +68,10 @@ def opened(path: Path, most: int | None = None, follow: bool = True) -> Iterator
 def content(path: Path, most: int, follow: bool = True) -> bytes:
     """All that such a file holds."""
     with opened(path, most, follow) as file:
-        return file.read(most)
+        found: bytes | None = file.read(most)
+    if found is None:  # /proc has files that look regular and wait like pipes
+        raise ValueError(f"{path.name} is not a regular file")
+    return found
 
 
 def _refuse_link(path: Path) -> None:
