@@ -1,6 +1,7 @@
 """Runs and configurations that come from somebody else are data: bounded, quoted, never obeyed."""
 
 import csv
+import errno
 import hashlib
 import inspect
 import json
@@ -552,6 +553,15 @@ def test_a_trial_of_somebody_else_ends_in_one_line(tmp_path: Path, last: str) ->
         assert chosen.config.algorithm.lr == 0.1
     else:
         refusal(lambda: list(sweep.tuned(cells, tmp_path)))
+
+
+def test_a_full_disk_is_said_of_which_file(tmp_path: Path) -> None:
+    with (
+        pytest.raises(OSError, match=r"No space left on device: '.*/table\.md'"),
+        files.appearing(tmp_path / "table.md"),
+    ):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert not list(tmp_path.iterdir())
 
 
 def test_drafts_are_files(tmp_path: Path) -> None:

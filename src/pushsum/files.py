@@ -30,6 +30,10 @@ def appearing(path: Path) -> Iterator[IO[bytes]]:
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
+    except OSError as error:
+        if error.filename is None:  # of a full disk
+            error.filename = str(path)
+        raise
     finally:
         draft.unlink(missing_ok=True)
     if os.name == "posix":
