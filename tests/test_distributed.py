@@ -285,7 +285,7 @@ def test_a_node_that_dies_before_they_meet_is_one_line():
 
 
 def dies_within(rank):
-    peers = Peers(timeout=4)
+    peers = Peers(timeout=20)
     if rank == 1:
         torch.distributed.new_group = lambda **_: os._exit(0)
     with pytest.raises(PeerLost) as loss:

@@ -1,19 +1,23 @@
 """Runs and configurations that come from somebody else are data: bounded, quoted, never obeyed."""
 
 import csv
+import errno
 import hashlib
 import inspect
 import json
 import math
 import os
 import pickle
+import re
 import shutil
 import signal
 import sys
 import zipfile
 from collections.abc import Iterator
+from io import StringIO
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -31,13 +35,14 @@ from pushsum import (
     files,
     iterate,
     methods,
+    models,
     report,
     sweep,
     topology,
     trained,
     training,
 )
-from pushsum.cli import app
+from pushsum.cli import app, main
 from pushsum.data import store
 from pushsum.experiment import Experiment
 from pushsum.names import flat
@@ -550,6 +555,15 @@ def test_a_trial_of_somebody_else_ends_in_one_line(tmp_path: Path, last: str) ->
         refusal(lambda: list(sweep.tuned(cells, tmp_path)))
 
 
+def test_a_full_disk_is_said_of_which_file(tmp_path: Path) -> None:
+    with (
+        pytest.raises(OSError, match=r"No space left on device: '.*/table\.md'"),
+        files.appearing(tmp_path / "table.md"),
+    ):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert not list(tmp_path.iterdir())
+
+
 def test_drafts_are_files(tmp_path: Path) -> None:
     (tmp_path / ".a.01234567").mkdir()
     (tmp_path / ".b.01234567").touch()
@@ -566,10 +580,12 @@ def test_no_cell_of_the_csv_is_a_formula(tmp_path: Path) -> None:
     names = {"algorithm": "=cmd|' /C calc'!A0", "topology": "@SUM(1)", "weighting": "+1+1"}
     fake_runs.run(tmp_path / "r", **names, config={"model.name": "-2+3", "data.name": "x"})
     fake_runs.run(tmp_path / "s", algorithm="SGAP", topology="-5", weighting="\t=1")
+    fake_runs.run(tmp_path / "t", algorithm="\uff1d1", topology="x", seed=1)  # a wide =
     rows = csv.DictReader(report.write(tmp_path)["csv"].read_text().splitlines())
     keys = ("setting", "method", "weighting", "topology")
     assert sorted([row[key] for key in keys] for row in rows) == [
         ["'-2+3 + x", "'=cmd|' /C calc'!A0", "uniform", "'@SUM(1)"],
+        ["ResNet-18 + CIFAR-10", "'\uff1d1", "uniform", "x"],
         ["ResNet-18 + CIFAR-10", "SGAP, =1", "'=1", "-5"],
     ]
 
@@ -852,10 +868,10 @@ FORGED: dict[str, Any] = {
     "memory": [None, [], "x", -1],
     "kept": [None, [], "x", -1],
     "optimizer": [None, [], "x", -1],
-    "bytes": [None, [], {}, "x"],
+    "bytes": [None, [], {}, "x", 10**400],
     "seconds": [None, [], {}, "x", -1, {"total": "x"}],
     "modelled": [None, [], {}, "x", -1, {"total": "x"}],
-    "losses": [None, "x", -1, {"a": 1}, [[]]],
+    "losses": [None, "x", -1, {"a": 1}, [[]], [10**400]],
     "config": [None, [], "x", -1, [[1, 2]]],
 }
 
@@ -992,6 +1008,53 @@ def test_statistics_that_are_missing_end_in_one_line(tmp_path: Path) -> None:
     assert "lacks 'buffers.bn1.running_mean'" in refusal(trained, tmp_path)
 
 
+def test_what_is_larger_than_memory_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a file of gaps is, which takes no room on disk."""
+
+    def fail(*given: object, **options: object) -> None:
+        raise RuntimeError("unable to mmap 1099511635670 bytes: Cannot allocate memory (12)")
+
+    forged(tmp_path, GOOD, {})
+    path = tmp_path / "step-5.safetensors"
+    monkeypatch.setattr(checkpoint, "load_file", fail)
+    monkeypatch.setattr("pushsum.models.safe_open", fail)
+    assert "step-5.safetensors is corrupt" in refusal(checkpoint.load, tmp_path)
+    assert f"{path} cannot be read: unable" in refusal(models.read_safetensors, path)
+
+
+@pytest.mark.parametrize("resume", [False, True, None])
+def test_checkpoints_of_another_run_are_not_gone_on_with(
+    finished: Path, tmp_path: Path, resume: bool | None
+) -> None:
+    """They are kept, but neither they nor a new run's could be trusted beside each other."""
+    shutil.copytree(finished, tmp_path / "run")
+    for name in ("meta.json", "records.jsonl"):
+        (tmp_path / "run" / name).unlink()
+    before = sorted(tmp_path.rglob("step-*"))
+    refusal(training.run, made("steps=3"), tmp_path / "run", lambda step, line: None, resume)
+    assert sorted(tmp_path.rglob("step-*")) == before
+
+
+@pytest.mark.parametrize("left", [None, "a: [", "[1]"])
+def test_a_trial_without_its_configuration_ends_in_one_line(
+    tmp_path: Path, left: str | None
+) -> None:
+    words = ["steps=1", "model.hidden=[4]", "topology.nodes=3", "gradients=loop"]
+    (cell,) = cells = sweep.read(None, words, tune="algorithm.lr=0.1,0.2")
+    for trial in sweep.trials(cells):
+        place = tmp_path / sweep.TRIALS / trial.name
+        assert sweep.run_cell(trial, place) == "finished"
+        (place / "config.yaml").unlink()
+        if left is not None:
+            (place / "config.yaml").write_text(left)
+    outcomes: dict[str, str] = {}
+    note = lambda cell, what: outcomes.update({cell.name: what})
+    assert sweep.run(cells, tmp_path, 1, note) == [cell.name]
+    assert "its config.yaml is damaged: remove the trial" in outcomes[cell.name]
+
+
 # --------------------------------------------------------------------------- numbers
 
 
@@ -1050,3 +1113,109 @@ def test_a_small_file_does_not_stand_for_large_arrays(
     )
     np.savez(path, x_train=x, y_train=y, x_test=x, y_test=y)
     assert data.load(str(path)).classes == 3
+
+
+def test_of_two_members_with_one_name_the_one_that_was_looked_at_is_read(tmp_path: Path) -> None:
+    x, y, path = np.zeros((4, 3), np.float32), np.arange(4), tmp_path / "own.npz"
+    np.savez(path, x_train=x, y_train=y, x_test=x, y_test=y)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("x_train", b"no array")
+    assert "own.npz is not a readable .npz file" in refusal(data.load, str(path))
+
+
+def test_a_table_of_nothing_but_gaps_has_an_end(tmp_path: Path) -> None:
+    path = tmp_path / "own.csv"
+    path.touch()
+    os.truncate(path, 1 << 40)
+    said = refusal(made, f"data.name={path}")
+    assert said.endswith("a line has more than 16,777,216 characters")
+
+
+@pytest.mark.parametrize("key", ["data.name", "topology.name", "faults.trace"])
+def test_what_looks_like_a_file_and_waits_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    """As some files of /proc do."""
+    path = tmp_path / "waits.csv"
+    os.mkfifo(path)
+    monkeypatch.setattr(files, "_regular", lambda file, path: os.stat(__file__))
+    writer = os.open(path, os.O_RDWR)
+    try:
+        monkeypatch.setattr(Path, "is_file", lambda path: True)
+        assert refusal(config.read, path) == "waits.csv is not a regular file"
+        refusal(made, f"{key}={path}")
+    finally:
+        os.close(writer)
+
+
+@pytest.mark.parametrize("left", ["pipe", "depth"])
+def test_a_data_set_that_a_configuration_brings_along_is_data(tmp_path: Path, left: str) -> None:
+    (tmp_path / "cifar10.npz").touch()
+    if left == "pipe":
+        os.mkfifo(tmp_path / "cifar10.json")
+    else:
+        (tmp_path / "cifar10.json").write_text("[" * 100_000)
+    said = refusal(made, "data.name=cifar10", f"data.root={tmp_path}")
+    assert said.endswith("run `pushsum data prepare cifar10` again")
+
+
+@pytest.mark.parametrize("change", ["none", "names", "shape", "labels", "statistics"])
+def test_a_data_set_that_is_another_one_is_noticed(tmp_path: Path, change: str) -> None:
+    """Its length and its hash are those that stand beside it."""
+    x, y = np.zeros((8000, 1, 28, 28), np.uint8), np.zeros(8000, np.uint8)
+    arrays = {"train_x": x, "train_y": y, "test_x": x[:2000], "test_y": y[:2000]}
+    arrays |= {name: np.ones(1, np.float32) for name in ("mean", "std")}
+    arrays |= {
+        "none": {},
+        "names": {"more": y},
+        "shape": {"train_x": x[:, :, :27]},
+        "labels": {"test_y": y[:2000] + np.uint8(100)},
+        "statistics": {"std": np.ones(3, np.float32)},
+    }[change]
+    store.write(tmp_path / "quickdraw.npz", arrays, {})
+    if change == "none":
+        assert data.load("quickdraw", tmp_path).classes == 100
+    else:
+        assert " does not hold quickdraw: run " in refusal(data.load, "quickdraw", tmp_path)
+
+
+# --------------------------------------------------------------------------- the terminal
+
+
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("kind", [StringIO, Terminal])
+def test_names_steer_no_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[StringIO]
+) -> None:
+    """Nor are they taken for rich's markup."""
+    x, y = np.zeros((90, 3), np.float32), np.arange(90) % 3
+    path = tmp_path / "[red]a\x1b]0;owned\x07\u202eb.npz"
+    np.savez(path, x_train=x, y_train=y, x_test=x, y_test=y)
+    tune = {"data.name": [str(path), str(path)]}
+    content = {"steps": 1, "model": {"hidden": [3]}, "topology": {"nodes": 3}, "gradients": "loop"}
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(content | {"data": {"name": str(path)}}))
+    (tmp_path / "t.yaml").write_text(yaml.safe_dump(content | {"sweep": {"tune": tune}}))
+    edges = path.with_suffix(".csv")
+    edges.write_text("0,1\n1,0\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("sys.stdout", out := kind())
+    for words in (
+        ["run", "c.yaml", "--dry-run"],
+        ["sweep", "t.yaml", "--into", "t"],
+        ["topology", edges.name, "--nodes", "2", "--plot", f"{edges.stem}.svg"],
+    ):
+        with pytest.raises(SystemExit):
+            run_command(words)
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue())  # what rich itself writes
+    assert shown.replace("\n", "").isprintable()
+    assert shown.count("[red]a\ufffd]0;owned") >= 3
+
+
+def run_command(words: list[str]) -> None:
+    with mock.patch.object(sys, "argv", ["pushsum", *words]):
+        main()

@@ -334,7 +334,7 @@ def by_hand(tmp_path) -> Iterator[Callable[..., dict[int, Node]]]:
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 @pytest.mark.parametrize("victim", [0, 1])
 def test_the_process_that_keeps_the_store_may_be_lost_too(how, victim, tmp_path, by_hand):
-    nodes = by_hand(timeout=5)
+    nodes = by_hand(timeout=20)
     until_it_runs(tmp_path / "run")
     os.kill(nodes[victim].process.pid, how)
     for rank in {0, 1, 2} - {victim}:

@@ -582,13 +582,13 @@ def test_an_average_is_of_nodes_that_have_taken_the_same_steps():
 
 def test_who_waits_in_average_is_named():
     """Node 0 has taken two steps, the others want its third message."""
-    for line in on_ranks(N, averaging_early, [2, 6, 6], 5):
+    for line in on_ranks(N, averaging_early, [2, 6, 6], 20):
         assert line.startswith("node 0 waits in average(): all nodes must take the same steps")
 
 
 def endless(rank, pipe_to_tell):
     loop = Loop()
-    node = ps.PushSum(loop.model, loop.optimizer, "full", timeout=5)
+    node = ps.PushSum(loop.model, loop.optimizer, "full", timeout=20)
     try:
         for t in range(1, 10**9):
             loop.step(rank, t, node)

@@ -139,7 +139,7 @@ def load(directory: Path, step: int | None = None) -> Checkpoint:
             if tensor.dtype not in DTYPES:
                 raise ValueError(f"{name} is {tensor.dtype}, which no checkpoint holds")
         return Checkpoint(step, tensors, notes)
-    except (ValueError, OSError, MemoryError, SafetensorError) as error:
+    except (ValueError, OSError, MemoryError, RuntimeError, SafetensorError) as error:
         older = max((s for s in found if s < step), default=None)
         raise Corrupt(f"{path} is corrupt ({one_line(error)})", older) from None
 

@@ -30,6 +30,10 @@ def appearing(path: Path) -> Iterator[IO[bytes]]:
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
+    except OSError as error:
+        if error.filename is None:  # of a full disk
+            error.filename = str(path)
+        raise
     finally:
         draft.unlink(missing_ok=True)
     if os.name == "posix":
@@ -68,7 +72,10 @@ def opened(path: Path, most: int | None = None, follow: bool = True) -> Iterator
 def content(path: Path, most: int, follow: bool = True) -> bytes:
     """All that such a file holds."""
     with opened(path, most, follow) as file:
-        return file.read(most)
+        found: bytes | None = file.read(most)
+    if found is None:  # /proc has files that look regular and wait like pipes
+        raise ValueError(f"{path.name} is not a regular file")
+    return found
 
 
 def _refuse_link(path: Path) -> None:

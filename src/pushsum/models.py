@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from pushsum import files
 from pushsum.batchnorm import FrozenBatchNorm2d
-from pushsum.names import canonical, unknown
+from pushsum.names import canonical, one_line, unknown
 from pushsum.networks import NETWORKS
 
 Norm = Literal["batch", "frozen", "group"]
@@ -143,6 +143,8 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
+    except RuntimeError as error:  # torch's, of a file that is larger than memory
+        raise ValueError(f"{path} cannot be read: {one_line(error)}") from None
     except SafetensorError as error:
         raise ValueError(
             f"{path} is not a safetensors file ({error}); a state dictionary (.pth) is converted "

@@ -273,8 +273,10 @@ def _choice(cell: Cell, tune: Tune, into: Path) -> tuple[dict[str, Any], Config]
         "chosen": tried[best][0],
         "seed": cell.trials[0].config.seed,
     }
-    stored = _stored(into / TRIALS / cell.trials[best].name)
-    assert stored is not None
+    directory = into / TRIALS / cell.trials[best].name
+    stored = _stored(directory)
+    if stored is None:
+        return f"{directory}: its config.yaml is damaged: remove the trial"
     return note, stored
 
 

@@ -18,7 +18,7 @@ from pushsum.names import one_line, plain
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
     from rich.progress import Progress, TaskID
 
     from pushsum.config import Config
@@ -88,15 +88,31 @@ def show(renderable: RenderableType, wrapped: bool = False) -> None:
     """
     from rich.console import Console
 
-    console = Console()
+    console = Console(markup=False, emoji=False)  # names are shown as they are
     if console.is_terminal:
-        Console(width=max(console.width, NARROWEST)).print(renderable)
+        console.width = max(console.width, NARROWEST)
+        console.print(_plain(console, renderable), end="")
         return
     text_width = console.width if "COLUMNS" in os.environ else 100
-    console = Console(width=max(text_width, 80 if wrapped else 250))
+    console.width = max(text_width, 80 if wrapped else 250)
     with console.capture() as printed:
-        console.print(renderable)
+        console.print(_plain(console, renderable), end="")
     typer.echo("\n".join(line.rstrip() for line in printed.get().splitlines()))
+
+
+def _plain(console: Console, renderable: RenderableType) -> RenderableType:
+    """The same, without the control characters that names may hold."""
+    from rich.segment import Segment, Segments
+
+    return Segments(
+        Segment("\n".join(map(plain, text.split("\n"))), style)
+        for text, style, _ in console.render(renderable)
+    )
+
+
+def tell(text: object) -> None:
+    """One line on standard output."""
+    typer.echo(plain(str(text)))
 
 
 def progress_bar(counts: bool = True, hidden: bool = False) -> Progress:

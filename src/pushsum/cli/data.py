@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pushsum.cli.common import reported, show
+from pushsum.cli.common import reported, show, tell
 
 app = typer.Typer(help="List and prepare data sets.", no_args_is_help=True)
 
@@ -68,4 +68,4 @@ def prepare(
 
     with reported() as progress:
         path = data.prepare(name, root, source, progress)
-    typer.echo(f"{name} is ready: {path}")
+    tell(f"{name} is ready: {path}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pushsum.cli.common import big, integer, progress_bar, say, show
+from pushsum.cli.common import big, integer, progress_bar, say, show, tell
 from pushsum.names import counted, listed
 
 if TYPE_CHECKING:
@@ -73,7 +73,8 @@ def demo(
         )
     save(runs.chart(outcomes), plot)
     if not as_json:
-        typer.echo(f"Distances over time: {plot}\n")
+        tell(f"Distances over time: {plot}")
+        typer.echo()
     if training:
         cells = _train(into, epochs, seed)
         answer["digits"] = cells
@@ -84,7 +85,7 @@ def demo(
                 "rank the methods; README says what we measured.",
                 wrapped=True,
             )
-            typer.echo(f"Report: {into / 'report.html'}")
+            tell(f"Report: {into / 'report.html'}")
     if as_json:
         typer.echo(json.dumps(answer, indent=2))
 
@@ -162,7 +163,7 @@ def _demo_table(outcomes: list[Outcome], steps: int) -> RenderableType:
         table.add_column(heading, justify="right")
     for where in dict.fromkeys(o.topology for o in outcomes):
         table.add_row()
-        table.add_row(f"[bold]{where}[/bold]")
+        table.add_row(where, style="bold")
         for o in outcomes:
             if o.topology == where:
                 table.add_row(

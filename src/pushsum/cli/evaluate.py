@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pushsum.cli.common import Trust, decimal, show, warn
-from pushsum.names import plain
 
 if TYPE_CHECKING:
     from pushsum.measures import Measure
@@ -22,7 +21,6 @@ def evaluate(
     trust: Trust = False,
 ) -> None:
     """Test the models of each run's newest checkpoint with every BatchNorm policy."""
-    from rich.markup import escape
     from rich.table import Table
 
     from pushsum.report import load
@@ -52,7 +50,7 @@ def evaluate(
         rows |= dict.fromkeys(refused, ("–", "–", "–"))
         for policy, shown in rows.items():
             what = policy if len(rows) > 1 else "none"
-            lines.append((escape(plain(str(run))), str(step), what, *shown))
+            lines.append((str(run), str(step), what, *shown))
         for policy, why in refused.items():
             warn(f"{run}, {policy}: {why}")
     table = Table(box=None, pad_edge=False)

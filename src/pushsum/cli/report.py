@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pushsum.cli.common import warn
+from pushsum.cli.common import tell, warn
 
 if TYPE_CHECKING:
     from pushsum.report import Skipped
@@ -40,10 +40,10 @@ def report(
     if as_json:
         typer.echo(json.dumps(data(directory), indent=1, allow_nan=False))
     elif watch:
-        follow(directory, into, sleep, lambda paths: typer.echo(paths["html"]))
+        follow(directory, into, sleep, lambda paths: tell(paths["html"]))
     else:
         for path in write(directory, into, _warn).values():
-            typer.echo(path)
+            tell(path)
 
 
 def _warn(left_out: tuple[Skipped, ...]) -> None:

@@ -22,6 +22,7 @@ from pushsum.cli.common import (
     refuse_bare_keys,
     say,
     show,
+    tell,
     warn,
 )
 from pushsum.names import unknown
@@ -48,7 +49,6 @@ Words = Annotated[
 def _print_keys(wanted: bool) -> None:
     if not wanted:
         return
-    from rich.markup import escape
     from rich.table import Table
 
     from pushsum import config
@@ -63,7 +63,7 @@ def _print_keys(wanted: bool) -> None:
         if above != section:
             section = above
             table.add_row()
-        table.add_row(key, escape(default), escape(meaning))
+        table.add_row(key, default, meaning)
     show(table, wrapped=True)
     raise typer.Exit
 
@@ -333,7 +333,7 @@ def _train(built: Experiment, task: Task, runtime: Runtime) -> None:
             raise ValueError(f"{problem}; go on from there with: {command}") from None
     if chief and not task.as_json:
         test, had = record["test"], " had finished already:" * (pace.start is None)
-        typer.echo(f"{task.into}:{had} {', '.join(_results(built, test))}")
+        tell(f"{task.into}:{had} {', '.join(_results(built, test))}")
 
 
 def _show_plan(built: Experiment, as_json: bool) -> None:

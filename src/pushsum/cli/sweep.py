@@ -17,6 +17,7 @@ from pushsum.cli.common import (
     progress_bar,
     refuse_bare_keys,
     say,
+    tell,
     warn,
     warn_of,
 )
@@ -84,7 +85,7 @@ def sweep(
         return
     if dry_run:
         for cell in cells:
-            typer.echo(cell.name)
+            tell(cell.name)
         first = f", after {counted(len(tries), 'trial')}" * bool(tries)
         typer.echo(counted(len(cells), "cell") + first)
         return
@@ -94,7 +95,7 @@ def sweep(
         warn(text)
     failed = run_cells(cells, into, jobs, slurm=_parameters(slurm))
     _tell_choices(cells, into)
-    typer.echo(f"{len(cells) - len(failed)} of {len(cells)} cells are finished: {into}")
+    tell(f"{len(cells) - len(failed)} of {len(cells)} cells are finished: {into}")
     if failed:
         raise ValueError(f"not finished: {listed(failed)}")
 
@@ -115,7 +116,7 @@ def _tell_choices(cells: list[Cell], into: Path) -> None:
             continue
         values = [value for value, _ in note["tried"]]
         measured = ", ".join(f"{value}: {_measured(v)}" for value, v in note["tried"])
-        typer.echo(f"{cell.name}: {note['key']}={note['chosen']} (validation {measured})")
+        tell(f"{cell.name}: {note['key']}={note['chosen']} (validation {measured})")
         if len(values) > 1 and note["chosen"] in (min(values), max(values)):
             told.add(cell.name)
     if told:

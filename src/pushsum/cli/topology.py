@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pushsum.cli.common import big, integer, number, show
+from pushsum.cli.common import big, integer, number, show, tell
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -100,9 +100,9 @@ def topology(
         typer.echo()
         show(graphs_text(graphs, Console().width))
     else:
-        typer.echo(f"drawn to {plot}")
+        tell(f"drawn to {plot}")
     for note in filter(None, (ours.note, *weightings.warnings(rule, graphs))):
-        typer.echo(f"note: {note}")
+        tell(f"note: {note}")
 
 
 def _topology_table(

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from pushsum.cli.common import reported, show
+from pushsum.cli.common import reported, show, tell
 
 app = typer.Typer(help="List and prepare ImageNet weights.", no_args_is_help=True)
 
@@ -55,12 +55,10 @@ def prepare(
 
     with reported() as progress:
         entry = pretrained.prepare(name, into, source, progress)
-    typer.echo(f"{name} is ready: {entry.where}")
-    typer.echo(
-        f"Use it with: model.name={name} model.stem=imagenet model.pretrained={into or name}"
-    )
+    tell(f"{name} is ready: {entry.where}")
+    tell(f"Use it with: model.name={name} model.stem=imagenet model.pretrained={into or name}")
     if entry.statistics:
-        typer.echo(
+        tell(
             f"Its BatchNorm statistics are of {entry.statistics}: recompute them, with "
             "evaluation.batchnorm=recomputed or model.norm=frozen"
         )

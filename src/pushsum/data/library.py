@@ -143,7 +143,21 @@ def _known(name: str, root: Path | None) -> Dataset:
         arrays = store.read(path)
     except ValueError as error:
         raise ValueError(f"{error}: {again} again") from error
+    if not _holds(spec, arrays):
+        raise ValueError(f"{path} does not hold {spec.name}: {again} again")
     return own.dataset(spec.name, arrays, spec.classes)
+
+
+def _holds(spec: Spec, arrays: Arrays) -> bool:
+    """Whether they are of the types and shapes of a data set: a configuration may name any root."""
+    expected: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for part, count in (("train", spec.train), ("test", spec.test)):
+        expected |= {f"{part}_x": ("uint8", (count, *spec.shape)), f"{part}_y": ("uint8", (count,))}
+    statistics = {name: ("float32", spec.shape[:1]) for name in ("mean", "std") if name in arrays}
+    found = {name: (str(array.dtype), array.shape) for name, array in arrays.items()}
+    return found == expected | statistics and all(
+        arrays[f"{part}_y"].max() < spec.classes for part in ("train", "test")
+    )
 
 
 def prepare(

@@ -2,8 +2,9 @@
 
 import csv
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pushsum import own_code
+from pushsum import files, own_code
 from pushsum.data import store
 from pushsum.data.dataset import Dataset, feature_statistics, statistics
 from pushsum.names import one_line
 from pushsum.randomness import stream
 
+MOST_LINE = 1 << 24  #: characters of a table: a file of nothing but gaps has no end of a line
 ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
 
@@ -97,8 +99,9 @@ def from_table(path: Path, target: str | None, test: float) -> Dataset:
     """Of a .csv file with a heading; words and integers in the target's column are classes."""
     if not path.is_file():
         raise ValueError(f"{path}: there is no such file")
-    with store.refusing(str(path), "a readable .csv file"), path.open(newline="") as file:
-        heading, *lines = [line for line in csv.reader(file) if line] or [[]]
+    with store.refusing(str(path), "a readable .csv file"), files.opened(path) as content:
+        text = TextIOWrapper(content, newline="")
+        heading, *lines = [line for line in csv.reader(_lines(text)) if line] or [[]]
     heading = [word.strip() for word in heading]
     if target not in heading:
         names = one_line(", ".join(heading), 200)
@@ -126,6 +129,13 @@ def from_table(path: Path, target: str | None, test: float) -> Dataset:
     rows = {"test": np.sort(order[:held]), "train": np.sort(order[held:])}
     arrays = {f"{axis}_{part}": v[rows[part]] for axis, v in (("x", x), ("y", y)) for part in rows}
     return checked(path.stem, arrays, str(path))
+
+
+def _lines(file: TextIOWrapper) -> Iterator[str]:
+    while line := file.readline(MOST_LINE):
+        if len(line) == MOST_LINE:
+            raise ValueError(f"a line has more than {MOST_LINE:,} characters")
+        yield line
 
 
 def _number(path: Path, row: int, column: str, word: str) -> float:

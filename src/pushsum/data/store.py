@@ -11,12 +11,13 @@ from contextlib import contextmanager
 from math import prod
 from pathlib import Path
 from typing import Any
-from zipfile import ZipFile
+from zipfile import ZipFile, ZipInfo
 
 import numpy as np
 
 from pushsum import files
 from pushsum.names import one_line
+from pushsum.reading import MOST_META, json_value
 
 MOST_UNPACKED = 1 << 30  #: bytes that a file of any size may stand for
 Progress = Callable[[str, int, int | None], None]  #: (what is being done, done, of how many)
@@ -40,7 +41,7 @@ def fault(path: Path, thorough: bool = False) -> str | None:
     Looks at its size; `thorough` reads the file and compares its SHA-256 too.
     """
     try:
-        sidecar = json.loads(path.with_suffix(".json").read_bytes())
+        sidecar = json_value(files.content(path.with_suffix(".json"), MOST_META))
         if path.stat().st_size != sidecar["bytes"]:
             return f"{path} is {path.stat().st_size} bytes long, not {sidecar['bytes']}"
         if thorough and file_hash(path) != sidecar["sha256"]:
@@ -57,19 +58,24 @@ def read(path: Path, names: Sequence[str] = ()) -> dict[str, np.ndarray]:
     with (
         refusing(str(path), "a readable .npz file"),
         files.opened(path) as file,
-        np.lib.npyio.NpzFile(file, allow_pickle=False) as arrays,
+        ZipFile(file) as archive,
     ):
-        wanted = [name for name in arrays if not names or name in names]
-        assert arrays.zip is not None
-        _refuse_bombs(arrays.zip, wanted, path.stat().st_size)
-        return {name: arrays[name] for name in wanted}
+        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        members = {name: members[name] for name in members if not names or name in names}
+        _refuse_bombs(archive, members, path.stat().st_size)
+        return {name: _array(archive, info) for name, info in members.items()}
 
 
-def _refuse_bombs(archive: ZipFile, names: Sequence[str], size: int) -> None:
+def _array(archive: ZipFile, info: ZipInfo) -> np.ndarray:
+    with archive.open(info) as member:
+        array: np.ndarray = np.lib.format.read_array(member, allow_pickle=False)
+    return array
+
+
+def _refuse_bombs(archive: ZipFile, members: Mapping[str, ZipInfo], size: int) -> None:
     """ValueError if a small file stands for arrays that may not fit in memory."""
     total = 0
-    for name in names:
-        info = archive.getinfo(f"{name}.npy" if f"{name}.npy" in archive.namelist() else name)
+    for name, info in members.items():
         with archive.open(info) as member:
             version = np.lib.format.read_magic(member)
             header = np.lib.format.read_array_header_1_0

@@ -8,6 +8,7 @@ from math import isnan, nan
 from pathlib import Path
 from statistics import fmean
 from typing import Any
+from unicodedata import normalize
 
 from pushsum.measures import LOSS, Measure
 from pushsum.names import flat, plain
@@ -255,5 +256,6 @@ def _csv(key: str, value: Any) -> Any:
     if not isinstance(value, str):
         return value
     text = " ".join(value.split())
-    formula = text.startswith(("=", "+", "-", "@")) and not _NUMBER.fullmatch(text)
+    first = normalize("NFKC", text[:1])  # some spreadsheets take wide letters, too
+    formula = first in ("=", "+", "-", "@") and not _NUMBER.fullmatch(text)
     return f"'{text}" if formula else text

@@ -134,6 +134,7 @@ def _claimed(directory: Path, c: Config, resume: bool | None, held: ExitStack) -
     """
     about = [directory / name for name in ("meta.json", "records.jsonl")]
     there = any(os.path.lexists(path) for path in about)  # also as a link that leads nowhere
+    there = there or saving.is_saved(directory, c.topology.nodes)  # or it would go on from these
     if resume and not there and not (directory / "config.yaml").exists():
         raise ValueError(f"{directory} holds no run to resume")
     directory.mkdir(parents=True, exist_ok=True)

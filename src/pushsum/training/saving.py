@@ -55,14 +55,19 @@ def newest(directory: Path, engine: str, n: int) -> int | None:
     return max(common, default=None)
 
 
+def is_saved(directory: Path, n: int) -> bool:
+    """Whether there is a step that a run of n nodes can go on from, whatever made it."""
+    return any(newest(directory, engine, n) is not None for engine in ("simulator", "distributed"))
+
+
 def never_saved(directory: Path, n: int) -> bool:
     """Whether a run ended before all of its nodes had saved step 0, which follows one record."""
-    if any(newest(directory, engine, n) is not None for engine in ("simulator", "distributed")):
+    if is_saved(directory, n):
         return False
     path = directory / "records.jsonl"
     if not path.exists():
         return True
-    with files.opened(path) as file:
+    with files.opened(path, follow=False) as file:
         return file.read(1 << 20).count(b"\n") < 2
 
 
@@ -126,7 +131,7 @@ def understood(where: str) -> Iterator[None]:
             f"{where} lacks {error}: it is of another version of pushsum, 0.1 perhaps (meta.json "
             "names it); go on with that one"
         ) from None
-    except (TypeError, AttributeError, IndexError, RuntimeError) as error:
+    except (TypeError, AttributeError, IndexError, OverflowError, RuntimeError) as error:
         raise ValueError(f"{where} is not that of such a run: {one_line(error)}") from None
 
 
@@ -182,7 +187,7 @@ def restored_run(
         config,
         moment,
         _section(tensors, "buffers."),
-        notes["bytes"] + 0,
+        round(notes["bytes"] + 0.0),
         {phase: notes["seconds"][phase] + 0.0 for phase in phases(engine)},
         {part: notes["modelled"][part] + 0.0 for part in TIMES},
         [loss + 0.0 for loss in notes["losses"]],
