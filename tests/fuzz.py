@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from copy import deepcopy
+from importlib import resources
 from io import StringIO
 from pathlib import Path
 from random import Random
@@ -128,7 +129,7 @@ class Fuzzer:
                 },
             },
         ]
-        recipes = sweep.packaged("pushsum") / "recipes"
+        recipes = resources.files("pushsum") / "recipes"
         self.texts = [
             *(yaml.safe_dump(c, sort_keys=False).encode() for c in self.configurations),
             *((recipes / f"{name}.yaml").read_bytes() for name in sweep.recipes()),

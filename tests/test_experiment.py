@@ -30,6 +30,7 @@ from pushsum.experiment import Experiment
 from pushsum.experiment.environment import git_hash
 from pushsum.experiment.evaluation import Evaluator
 from pushsum.experiment.sampling import Sampler
+from pushsum.sweep import running
 from pushsum.theory import consensus
 from pushsum.training import Diverged, loop, run
 from pushsum.training.loop import _refuse_infinite, when_to_record
@@ -852,7 +853,7 @@ def test_a_process_that_dies_is_one_failed_cell():
     process = multiprocessing.get_context("spawn").Process(target=os._exit, args=(3,))
     process.start()
     theirs.close()
-    assert sweep._outcome(answer, process) == "its process ended with exit code 3"
+    assert running._outcome(answer, process) == "its process ended with exit code 3"
 
 
 def test_going_on_from_an_older_checkpoint_forgets_the_newer(tmp_path):
