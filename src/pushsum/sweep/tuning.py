@@ -8,6 +8,7 @@ from typing import Any
 
 from pushsum import measures, training
 from pushsum.checks import is_number
+from pushsum.config import changed
 from pushsum.methods import MOMENTUM
 from pushsum.sweep.cell import TRIALS, Cell, Tune, meta, stored, word
 
@@ -40,7 +41,7 @@ def with_trials(cells: Iterable[Cell]) -> Iterator[Cell]:
         if alike not in known:
             key = cell.tune.key
             known[alike] = tuple(
-                Cell(f"{cell.name}_{word(key, value)}", cell.config.changed(key, value))
+                Cell(f"{cell.name}_{word(key, value)}", changed(cell.config, key, value))
                 for value in cell.tune.values
             )
         yield replace(cell, trials=known[alike])
@@ -77,7 +78,7 @@ def _chosen(cell: Cell, tune: Tune, into: Path) -> Cell | str:
         "chosen": tried[best][0],
         "seed": cell.trials[0].config.seed,
     }
-    config, begun = cell.config.changed(tune.key, tried[best][0]), stored(directories[best])
+    config, begun = changed(cell.config, tune.key, tried[best][0]), stored(directories[best])
     assert begun is not None
     if config.gradients == "auto":  # computed as in the trial, for they may round
         config = config.model_copy(update={"gradients": begun.gradients})
