@@ -881,15 +881,15 @@ def test_a_signal_during_an_evaluation_is_obeyed_at_once(tmp_path, monkeypatch):
     run(build(*overrides), whole)
     asked, original = 0, Evaluator.nodes
 
-    def nodes(self, numbers, y, buffers, t, stopping):
+    def nodes(self, numbers, y, buffers, t):
         def asking() -> bool:
             nonlocal asked
             asked += 1
             if asked == 50:
                 os.kill(os.getpid(), signal.SIGTERM)
-            return stopping()
+            return self.stopping()
 
-        return original(self, numbers, y, buffers, t, asking)
+        return original(replace(self, stopping=asking), numbers, y, buffers, t)
 
     monkeypatch.setattr(Evaluator, "nodes", nodes)
     with pytest.raises(training.Stopped, match="saved step 0"):
