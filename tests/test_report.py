@@ -1167,15 +1167,15 @@ def failed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_what_failed_is_a_row_for_every_plan(failed: Path) -> None:
-    found = {(row.method, row.plan): row for row in failures.rows(results(failed))}
+    found = {(row.cell.method, row.plan): row for row in failures.rows(results(failed))}
     losses = ("loss=0.3", "loss=0.6")
     assert set(found) == {
         *((name, loss) for name in ("SGP", "S-ADDOPT") for loss in losses),
         ("SGP", "crash='2@30-60'"),
     }
     row = found["SGP", "loss=0.6"]
-    assert (row.lost, row.late, row.reached.mean) == pytest.approx((60, 20, 60))
-    assert (row.alive, row.nodes, row.held, row.smallest_a) == (6, 6, 1, 0.04)
+    assert (row.lost, row.late, row.cell.estimate().mean) == pytest.approx((60, 20, 60))
+    assert (row.alive, row.held, row.smallest_a) == (6, 1, 0.04)
     assert found["SGP", "crash='2@30-60'"].alive == 5
 
 

@@ -179,23 +179,23 @@ def _cells(results: Results, directory: Path | None = None) -> list[dict[str, An
     found = []
     for table in tables(results):
         entries = {row.method: row.entries for row in table.rows}
-        for (method, topology), cell in table.setting.cells.items():
-            runs, column = cell.runs, table.heads.index(topology)
+        for cell in table.setting.cells.values():
+            runs, column = cell.runs, table.heads.index(cell.topology)
             lr = " ".join(dict.fromkeys(run.lr for run in runs))
             about = {
-                "setting": table.setting.name,
-                "method": method,
+                "setting": cell.setting,
+                "method": cell.method,
                 "algorithm": runs[0].algorithm,
                 "weighting": "; ".join(sorted({run.weighting for run in runs})),
                 "lr": float(lr) if _NUMBER.fullmatch(lr) else lr,
                 "momentum": runs[0].momentum,
-                "topology": topology,
+                "topology": cell.topology,
                 "seeds": [run.seed for run in runs],
                 "measure": cell.measure._asdict(),
                 **{
                     m.name: _entry(e)
                     for m in table.measures
-                    if (e := entries[method][m.name][column])
+                    if (e := entries[cell.method][m.name][column])
                 },
                 "bytes": fmean(run.last.bytes for run in runs),
                 "modelled_seconds": fmean(run.last.modelled for run in runs),

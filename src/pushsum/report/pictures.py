@@ -40,14 +40,13 @@ class Drawing(NamedTuple):
 def topologies(results: Results) -> list[Drawing]:
     """The first topologies, each once, with the certificate its runs recorded."""
     drawings: dict[tuple[str, int], Drawing] = {}
-    for setting in results.settings:
-        for (_, label), cell in setting.cells.items():
-            run = cell.runs[0]
-            key = (label, run.nodes)
-            if key not in drawings and len(drawings) < MOST_DRAWN:
-                drawn = _topology(run)
-                title = f"{label}, {run.nodes} nodes"
-                drawings[key] = Drawing(title, _certificate(run), drawn, _width(drawn, run.nodes))
+    for cell in results.cells:
+        run = cell.runs[0]
+        key = (cell.topology, run.nodes)
+        if key not in drawings and len(drawings) < MOST_DRAWN:
+            drawn = _topology(run)
+            title = f"{cell.topology}, {run.nodes} nodes"
+            drawings[key] = Drawing(title, _certificate(run), drawn, _width(drawn, run.nodes))
     return list(drawings.values())
 
 
