@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from pushsum.measures import LOSS, Measure
-from pushsum.names import flat, plain
+from pushsum.names import finite, flat, plain
 from pushsum.report.results import Results
 from pushsum.report.runs import Run
 from pushsum.report.tables import Difference, Entry, Table, notes, tables, warnings
@@ -156,7 +156,7 @@ def data(results: Results, directory: Path) -> dict[str, Any]:
     cells = _cells(results, directory)
     left_out = [{"path": relative(path, directory), "reason": why} for path, why in results.skipped]
     said = {"warnings": warnings(results), "notes": notes(results), "left_out": left_out}
-    found: dict[str, Any] = _bare({"cells": cells, **said})
+    found: dict[str, Any] = finite({"cells": cells, **said})
     return found
 
 
@@ -237,14 +237,6 @@ def _run(run: Run, directory: Path) -> dict[str, Any]:
         "diverged": run.diverged or None,
         "tried": run.tried,
     }
-
-
-def _bare(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _bare(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_bare(part) for part in value]
-    return None if isinstance(value, float) and isnan(value) else value
 
 
 def _csv(key: str, value: Any) -> Any:

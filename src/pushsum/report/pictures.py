@@ -6,12 +6,11 @@ light or dark.
 
 import re
 from html import escape
-from itertools import groupby
 from math import ceil, isnan, sqrt
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from pushsum.drawing.svg import BLUE
+from pushsum.drawing.svg import cells
 from pushsum.report.results import Results, Setting
 from pushsum.report.runs import Run, shown
 
@@ -199,11 +198,11 @@ def _split(table: Matrix, tenths: bool, names: list[str]) -> Split:
 def heat_map(title: str, note: str, matrix: Matrix, **look: int) -> Drawing:
     """A square matrix of numbers in [0, 1]."""
     small = _blocks(matrix, block(len(matrix)), block(len(matrix)))
-    shades = tuple(tuple(sqrt(min(1, max(0, w))) for w in row) for row in small)
+    shades = [[_shade(sqrt(min(1, max(0, w)))) for w in row] for row in small]
     size = len(small)
     body = (
         f'<svg viewBox="0 0 {size} {size}" role="img" shape-rendering="crispEdges">'
-        f"<title>{escape(f'{title}: {note}')}</title>{_cells(shades)}</svg>"
+        f"<title>{escape(f'{title}: {note}')}</title>{cells(shades, SHADES)}</svg>"
     )
     return Drawing(title, note, body, **look)
 
@@ -221,22 +220,6 @@ def _blocks(matrix: Matrix, height: int, width: int) -> Matrix:
     )
 
 
-def _cells(shares: Matrix) -> str:
-    """Unit squares, darker for larger shares of 1: one path per shade, neighbours joined."""
-    shapes: dict[int, str] = {}
-    for y, row in enumerate(shares):
-        x = 0
-        for shade, run in groupby(map(_shade, row)):
-            width = len(list(run))
-            if shade > 0:
-                shapes[shade] = shapes.get(shade, "") + f"M{x} {y}h{width}v1h-{width}z"
-            x += width
-    return "".join(
-        f'<path d="{shape}" fill="{BLUE}" fill-opacity="{shade / SHADES}"/>'
-        for shade, shape in sorted(shapes.items())
-    )
-
-
 def _shade(share: float) -> int:
-    """What is there at all can be seen."""
+    """Darker for larger shares of 1; what is there at all can be seen."""
     return 0 if isnan(share) or share <= 0 else min(SHADES, max(1, round(share * SHADES)))

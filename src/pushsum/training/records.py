@@ -20,6 +20,7 @@ from pushsum.engines.runtime import Abandoned, Runtime
 from pushsum.experiment import Experiment
 from pushsum.experiment.evaluation import Evaluator, NodeResults
 from pushsum.faults import CRASHED
+from pushsum.names import finite
 from pushsum.protocol import Algorithm
 from pushsum.reading import json_value
 from pushsum.theory import consensus
@@ -193,8 +194,8 @@ def _line(
     }
     if "personal" in reached.get("everywhere", {}):
         line["personal"] = reached["everywhere"]["personal"]
-    finite: dict[str, Any] = _finite(line)
-    return finite
+    told: dict[str, Any] = finite(line)
+    return told
 
 
 def _reached(experiment: Experiment, whole: _Whole, names: list[str]) -> dict[str, dict[str, Any]]:
@@ -231,13 +232,6 @@ def _overlap(seconds: dict[str, float]) -> dict[str, float] | None:
         "transfer_hidden": seconds["transfer"] - seconds["waiting"],
         "transfer_exposed": seconds["waiting"],
     }
-
-
-def _finite(value: Any) -> Any:
-    """JSON knows no infinity: what is not finite (a node's own loss, say) becomes null."""
-    if isinstance(value, dict):
-        return {key: _finite(part) for key, part in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def last_record(directory: Path) -> dict[str, Any]:
