@@ -378,7 +378,7 @@ def command(*words: object) -> None:
 
 def resumed(place: Path) -> None:
     """`run --resume`, for a few steps: a configuration may ask for very many."""
-    taken, one_step = iter(range(STEPS)), loop._one_step
+    taken, one_step = iter(range(STEPS)), loop.one_step
 
     def step(*given: Any) -> None:
         if next(taken, None) is None:
@@ -386,7 +386,7 @@ def resumed(place: Path) -> None:
         one_step(*given)
 
     with (
-        mock.patch.object(loop, "_one_step", step),
+        mock.patch.object(loop, "one_step", step),
         mock.patch("pushsum.engines.distributed.launcher.launch", side_effect=Enough),
     ):
         command("run", "--resume", "steps=1000", "--into", place)

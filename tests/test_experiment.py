@@ -33,7 +33,8 @@ from pushsum.experiment.sampling import Sampler
 from pushsum.sweep import running
 from pushsum.theory import consensus
 from pushsum.training import Diverged, loop, run
-from pushsum.training.loop import _refuse_infinite, when_to_record
+from pushsum.training.loop import when_to_record
+from pushsum.training.step import refuse_infinite
 from tests.live import Live
 from tests.ranks import DEADLINE, in_session, until
 
@@ -657,7 +658,7 @@ def test_an_infinite_gradient_names_the_tensor(tmp_path):
     name = built.layout.names[-1]
     view[name][0] = float("inf")
     with pytest.raises(Diverged, match=f"node 2 diverged at step 7: the gradient of {name}"):
-        _refuse_infinite(built, OneProcess(6), g, torch.zeros(6), 7)
+        refuse_infinite(built, OneProcess(6), g, torch.zeros(6), 7)
 
 
 def test_a_full_disk_leaves_the_old_checkpoint(tmp_path, monkeypatch):
