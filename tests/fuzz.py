@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from copy import deepcopy
+from importlib import resources
 from io import StringIO
 from pathlib import Path
 from random import Random
@@ -128,7 +129,7 @@ class Fuzzer:
                 },
             },
         ]
-        recipes = sweep.packaged("pushsum") / "recipes"
+        recipes = resources.files("pushsum") / "recipes"
         self.texts = [
             *(yaml.safe_dump(c, sort_keys=False).encode() for c in self.configurations),
             *((recipes / f"{name}.yaml").read_bytes() for name in sweep.recipes()),
@@ -377,7 +378,7 @@ def command(*words: object) -> None:
 
 def resumed(place: Path) -> None:
     """`run --resume`, for a few steps: a configuration may ask for very many."""
-    taken, one_step = iter(range(STEPS)), loop._one_step
+    taken, one_step = iter(range(STEPS)), loop.one_step
 
     def step(*given: Any) -> None:
         if next(taken, None) is None:
@@ -385,7 +386,7 @@ def resumed(place: Path) -> None:
         one_step(*given)
 
     with (
-        mock.patch.object(loop, "_one_step", step),
+        mock.patch.object(loop, "one_step", step),
         mock.patch("pushsum.engines.distributed.launcher.launch", side_effect=Enough),
     ):
         command("run", "--resume", "steps=1000", "--into", place)

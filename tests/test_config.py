@@ -7,6 +7,7 @@ import yaml
 
 from pushsum import config, methods, sweep, training
 from pushsum.experiment import Experiment
+from pushsum.sweep import running
 
 
 def refusal(*overrides: str) -> str:
@@ -234,13 +235,13 @@ def test_a_sweep_skips_what_is_finished_and_names_what_failed(tmp_path):
 def test_a_sweep_measures_once_for_cells_that_compute_alike(tmp_path, monkeypatch):
     measured = []
     measure = lambda built, world: measured.append(built.config.batch) or "vmap"
-    monkeypatch.setattr(sweep.training, "measured", measure)
+    monkeypatch.setattr(training, "measured", measure)
     words = ["batch=16,32", "seed=0,1", "algorithm.name=SGP,SGAP", "steps=1", "model.hidden=[4]"]
     cells = sweep.read(None, words)
     note = lambda cell, what: None
     assert sweep.run(cells[:3], tmp_path, 1, note) == []
     assert measured == [16]
-    monkeypatch.setattr(sweep.training, "measured", lambda *args: "loop")
+    monkeypatch.setattr(training, "measured", lambda *args: "loop")
     assert sweep.run(cells, tmp_path, 1, note) == []  # 16 stays as it was begun
     chosen = [config.read(tmp_path / cell.name / "config.yaml").gradients for cell in cells]
     assert chosen == ["vmap"] * 4 + ["loop"] * 4
@@ -250,7 +251,7 @@ def test_one_cell_does_not_end_a_sweep(tmp_path, monkeypatch):
     def broken(c):
         raise ZeroDivisionError("a fault")
 
-    monkeypatch.setattr(sweep, "Experiment", broken)
+    monkeypatch.setattr(running, "Experiment", broken)
     cell = sweep.read(None, ["gradients=loop"])[0]
     assert sweep.run_cell(cell, tmp_path) == "ZeroDivisionError: a fault"
 

@@ -30,9 +30,11 @@ from pushsum.experiment.environment import git_hash
 from pushsum.experiment.evaluation import Evaluator
 from pushsum.experiment.sampling import Sampler
 from pushsum.protocol import Known
+from pushsum.sweep import running
 from pushsum.theory import consensus
 from pushsum.training import Diverged, loop, run
-from pushsum.training.loop import _refuse_infinite, when_to_record
+from pushsum.training.loop import when_to_record
+from pushsum.training.step import refuse_infinite
 from tests.live import Live
 from tests.ranks import DEADLINE, in_session, until
 
@@ -656,7 +658,7 @@ def test_an_infinite_gradient_names_the_tensor(tmp_path):
     name = built.layout.names[-1]
     view[name][0] = float("inf")
     with pytest.raises(Diverged, match=f"node 2 diverged at step 7: the gradient of {name}"):
-        _refuse_infinite(built, OneProcess(6), g, torch.zeros(6), 7)
+        refuse_infinite(built, OneProcess(6), g, torch.zeros(6), 7)
 
 
 def test_a_full_disk_leaves_the_old_checkpoint(tmp_path, monkeypatch):
@@ -852,7 +854,7 @@ def test_a_process_that_dies_is_one_failed_cell():
     process = multiprocessing.get_context("spawn").Process(target=os._exit, args=(3,))
     process.start()
     theirs.close()
-    assert sweep._outcome(answer, process) == "its process ended with exit code 3"
+    assert running._outcome(answer, process) == "its process ended with exit code 3"
 
 
 def test_going_on_from_an_older_checkpoint_forgets_the_newer(tmp_path):
@@ -880,15 +882,15 @@ def test_a_signal_during_an_evaluation_is_obeyed_at_once(tmp_path, monkeypatch):
     run(build(*overrides), whole)
     asked, original = 0, Evaluator.nodes
 
-    def nodes(self, numbers, y, buffers, t, stopping):
+    def nodes(self, numbers, y, buffers, t):
         def asking() -> bool:
             nonlocal asked
             asked += 1
             if asked == 50:
                 os.kill(os.getpid(), signal.SIGTERM)
-            return stopping()
+            return self.stopping()
 
-        return original(self, numbers, y, buffers, t, asking)
+        return original(replace(self, stopping=asking), numbers, y, buffers, t)
 
     monkeypatch.setattr(Evaluator, "nodes", nodes)
     with pytest.raises(training.Stopped, match="saved step 0"):

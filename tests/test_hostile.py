@@ -235,11 +235,11 @@ def test_a_sweep_does_not_wait_for_what_a_cell_left(tmp_path: Path) -> None:
     for name in ("meta.json", "config.yaml"):
         (tmp_path / cell.name).mkdir(exist_ok=True)
         os.mkfifo(tmp_path / cell.name / name)
-    assert not sweep._finished(tmp_path / cell.name)
-    assert sweep._stored(tmp_path / cell.name) is None
+    assert not sweep.cell.meta(tmp_path / cell.name, "finished")
+    assert sweep.cell.stored(tmp_path / cell.name) is None
     (tmp_path / "list").mkdir()
     (tmp_path / "list" / "meta.json").write_text("[]")
-    assert not sweep._finished(tmp_path / "list")
+    assert not sweep.cell.meta(tmp_path / "list", "finished")
 
 
 def test_directories_may_be_deep_and_links_are_not_followed(tmp_path: Path) -> None:

@@ -203,7 +203,7 @@ def test_a_node_that_stops_during_a_record_is_named(tmp_path):
 def train_but_wait(rank, directory, seconds, patience):
     """In step 3 every node is told to stop while it computes, and goes on for some time."""
     runtime_module.PATIENCE = patience
-    original = training.loop._one_step
+    original = training.loop.one_step
 
     def one_step(built, runtime, now, t, compute, exchange):
         def slowly(y, batch):
@@ -217,7 +217,7 @@ def train_but_wait(rank, directory, seconds, patience):
 
         original(built, runtime, now, t, slowly, exchange)
 
-    training.loop._one_step = one_step
+    training.loop.one_step = one_step
     overrides = ["model.name=resnet-small", "model.hidden=null", "model.width=2", "steps=6"]
     return train(rank, directory, overrides)
 

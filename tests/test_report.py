@@ -21,6 +21,7 @@ import fake_runs
 from pushsum import demo, report, sweep
 from pushsum.algorithms import NAMES
 from pushsum.cli import app
+from pushsum.drawing import svg
 from pushsum.drawing.svg import PALETTE
 from pushsum.measures import ACCURACY, LOSS
 from pushsum.report import curves, failures, formats, paper, pictures
@@ -1167,15 +1168,15 @@ def failed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_what_failed_is_a_row_for_every_plan(failed: Path) -> None:
-    found = {(row.method, row.plan): row for row in failures.rows(results(failed))}
+    found = {(row.cell.method, row.plan): row for row in failures.rows(results(failed))}
     losses = ("loss=0.3", "loss=0.6")
     assert set(found) == {
         *((name, loss) for name in ("SGP", "S-ADDOPT") for loss in losses),
         ("SGP", "crash='2@30-60'"),
     }
     row = found["SGP", "loss=0.6"]
-    assert (row.lost, row.late, row.reached.mean) == pytest.approx((60, 20, 60))
-    assert (row.alive, row.nodes, row.held, row.smallest_a) == (6, 6, 1, 0.04)
+    assert (row.lost, row.late, row.cell.estimate().mean) == pytest.approx((60, 20, 60))
+    assert (row.alive, row.held, row.smallest_a) == (6, 1, 0.04)
     assert found["SGP", "crash='2@30-60'"].alive == 5
 
 
@@ -1218,7 +1219,8 @@ def test_a_section_without_content_is_not_there(tmp_path: Path) -> None:
 
 
 def test_heat_maps_shade_by_share_and_join_neighbours() -> None:
-    drawn = pictures._cells(((0, 0.001, 1, 1), (0.5, 0, nan, 2)))
+    shares = ((0, 0.001, 1, 1), (0.5, 0, nan, 2))
+    drawn = svg.cells([[pictures._shade(share) for share in row] for row in shares], 10)
     assert re.findall(r'd="([^"]+)" fill="#0072B2" fill-opacity="([^"]+)"', drawn) == [
         ("M1 0h1v1h-1z", "0.1"),
         ("M0 1h1v1h-1z", "0.5"),

@@ -8,6 +8,7 @@ import pytest
 from pushsum import config, report, sweep, training
 from pushsum.data import partition
 from pushsum.experiment import Experiment
+from pushsum.sweep.reading import HELD_OUT
 
 
 @pytest.fixture
@@ -100,7 +101,7 @@ def test_no_winner_that_its_own_step_size_contradicts(table, tmp_path):
         assert (note["key"], tuple(tried), note["seed"]) == ("algorithm.lr", GRID, 3)
         assert tried[note["chosen"]] == max(tried.values())
         assert found[cell.name].config["algorithm.lr"] == note["chosen"]
-        assert found[cell.name].config["data.validation"] == sweep.HELD_OUT
+        assert found[cell.name].config["data.validation"] == HELD_OUT
         for lr, validation in note["tried"]:  # as its trial has it, which is kept
             trial = tmp_path / "runs" / sweep.TRIALS / f"{cell.name.replace('_4', '_3')}_{lr}"
             assert training.last_record(trial)["validation"]["accuracy"] == validation
@@ -171,6 +172,11 @@ def test_a_recipe_may_tune_and_gives_its_own_values_up_for_that(tmp_path):
     }.items():
         with pytest.raises(ValueError, match=said):
             sweep.read(str(path), words)
+    path.write_text(
+        f"sweep: {{tune: {{algorithm.lr: {[0.1] * 101}}}, grid: {{batch: {[1] * 99}}}}}"
+    )
+    with pytest.raises(ValueError, match="99 cells and 9,999 trials, more than 10,000: split it"):
+        sweep.read(str(path))
     for tune in ("3", "{algorithm.lr: 3}", "{seed: [1], epochs: [2]}", "{algorithm.lr: []}"):
         path.write_text(f"sweep: {{tune: {tune}}}\n")
         with pytest.raises(ValueError, match=r"sweep.tune holds a list for one key"):

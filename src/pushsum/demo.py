@@ -126,9 +126,9 @@ def chart(outcomes: list[Outcome]) -> str:
     return chart_svg("Distance to the average parameter, largest over the nodes (L1)", panels)
 
 
-def _recent_largest(values: list[float], window: int = 8) -> list[float]:
+def _recent_largest(values: list[float]) -> list[float]:
     """On Random, uniform weights agree exactly on every eighth step, which says little."""
-    return [max(values[max(0, t - window + 1) : t + 1]) for t in range(len(values))]
+    return [max(values[max(0, t - 7) : t + 1]) for t in range(len(values))]
 
 
 def _no_gradient(y: Tensor, t: int) -> Tensor:

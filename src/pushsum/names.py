@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from math import isfinite
 from typing import Any
 
 
@@ -74,6 +75,19 @@ def flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         inner = isinstance(value, Mapping) and value
         found |= flat(value, f"{prefix}{key}.") if inner else {f"{prefix}{key}": value}
     return found
+
+
+def finite(value: Any) -> Any:
+    """For JSON, which knows neither NaN nor infinity: they become null, however deep they are.
+
+    >>> finite({"loss": float("nan"), "seeds": (0, 1)})
+    {'loss': None, 'seeds': [0, 1]}
+    """
+    if isinstance(value, Mapping):
+        return {key: finite(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(part) for part in value]
+    return None if isinstance(value, float) and not isfinite(value) else value
 
 
 def one_line(said: object, most: int = 2000) -> str:

@@ -5,7 +5,6 @@ y_after - y_before, so that weight decay and the like act on y, as they should.
 """
 
 from collections.abc import Callable, Mapping
-from math import inf
 from typing import Any, NamedTuple
 
 import torch

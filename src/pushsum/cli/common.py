@@ -16,12 +16,10 @@ import typer
 from pushsum.names import one_line, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from rich.console import Console, RenderableType
     from rich.progress import Progress, TaskID
-
-    from pushsum.config import Config
 
 Trust = Annotated[
     bool,
@@ -78,6 +76,15 @@ def decimal(value: float) -> str:
     ('2.3026', '1.2e31')
     """
     return f"{value:.4f}" if abs(value) < 1e6 else f"{value:.1e}".replace("e+", "e")
+
+
+def short(number: float) -> str:
+    """One decimal, or three digits of what is small.
+
+    >>> [short(x) for x in (300 / 7, 10.0, 1.25, 2 / 47)]
+    ['42.9', '10', '1.25', '0.0426']
+    """
+    return f"{number:.1f}".removesuffix(".0") if number >= 10 else f"{number:.3g}"
 
 
 def show(renderable: RenderableType, wrapped: bool = False) -> None:
@@ -190,11 +197,3 @@ def complain(text: str) -> None:
     """One line on standard error, whole: other processes may write there at the same time."""
     sys.stderr.write(f"pushsum: {one_line(text)}\n")
     sys.stderr.flush()
-
-
-def warn_of(settings: Iterable[Config]) -> None:
-    """What is odd about configurations, once each."""
-    from pushsum.config import warnings
-
-    for text in dict.fromkeys(text for c in settings for text in warnings(c)):
-        warn(text)

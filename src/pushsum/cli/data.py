@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -30,21 +31,7 @@ def list_(
 
     entries = catalogue(root)
     if as_json:
-        rows = [
-            {
-                "name": e.name,
-                "what": e.what,
-                "train": e.train,
-                "test": e.test,
-                "shape": list(e.shape),
-                "classes": e.classes,
-                "licence": e.licence,
-                "ready": e.ready,
-                "where": str(e.where),
-            }
-            for e in entries
-        ]
-        typer.echo(json.dumps(rows, indent=2))
+        typer.echo(json.dumps([asdict(e) | {"where": str(e.where)} for e in entries], indent=2))
         return
     table = Table(box=None, pad_edge=False)
     for heading in ("name", "what", "size", "licence", "ready"):

@@ -21,15 +21,15 @@ from pushsum.cli.common import (
     progress_bar,
     refuse_bare_keys,
     say,
+    short,
     show,
     tell,
     warn,
 )
+from pushsum.cli.plan import show_plan
 from pushsum.names import unknown
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from pushsum.config import Config
     from pushsum.engines.distributed.peers import Meeting
     from pushsum.engines.runtime import Runtime
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from pushsum.loggers import Logger
 
 ENGINES = ("simulator", "distributed")
-MOST_LABELS = 20  #: that get a column each
 COMMON = ("pushsum", "torch", "d", "split")  #: of a run's meta data, what nodes must agree on
 
 Words = Annotated[
@@ -144,7 +143,9 @@ def run(
         path = _to_resume(into, path, overrides)
     settings = config.read(path, overrides, trust)
     if dry_run:
-        _show_plan(experiment.Experiment(settings), as_json)
+        built = experiment.Experiment(settings)
+        _warn(built)
+        show_plan(built, as_json)
         return
     assert into is not None
     names = (*(log or ()), *["tensorboard"] * tensorboard)
@@ -336,14 +337,6 @@ def _train(built: Experiment, task: Task, runtime: Runtime) -> None:
         tell(f"{task.into}:{had} {', '.join(_results(built, test))}")
 
 
-def _show_plan(built: Experiment, as_json: bool) -> None:
-    _warn(built)
-    if as_json:
-        typer.echo(json.dumps({"config": built.config.model_dump(mode="json"), **built.meta()}))
-    else:
-        show(_plan(built))
-
-
 def _warn(built: Experiment) -> None:
     for text in built.warnings():
         warn(text)
@@ -359,7 +352,7 @@ def _results(built: Experiment, test: dict[str, Any]) -> list[str]:
 def _summary(built: Experiment, record: dict[str, Any]) -> str:
     nodes, first = record["nodes"], built.task.headline
     parts = [
-        f"epoch {_short(record['epoch'])}/{_short(built.steps / built.steps_per_epoch)}",
+        f"epoch {short(record['epoch'])}/{short(built.steps / built.steps_per_epoch)}",
         *_results(built, record["test"]),
     ]
     if nodes is not None:
@@ -370,73 +363,6 @@ def _summary(built: Experiment, record: dict[str, Any]) -> str:
         parts.append(f"personal {first.shown(local['personal'][first.name]['mean'])}")
     parts.append(f"distance {record['consensus']['theorem']:.3g}")
     return "  ".join(parts)
-
-
-def _faults(built: Experiment) -> str:
-    """The plan, and what gets through under it."""
-    from pushsum.faults import certificate
-
-    assert built.faults is not None
-    if built.n > 64:  # it would take longer than a glance
-        return str(built.faults)
-    try:
-        found = certificate(built.faults, built.graphs, min(built.steps, 300))
-    except ValueError as error:
-        return str(error)
-    return (
-        f"{built.faults}: what gets through has B = {found.period}, H = {found.horizon}, "
-        "as measured"
-    )
-
-
-def _plan(built: Experiment) -> RenderableType:
-    from rich.console import Group
-    from rich.table import Table
-
-    from pushsum.training import planned
-
-    meta = built.meta()
-    rows = Table(box=None, show_header=False)
-    rows.add_column(style="bold")
-    rows.add_column()
-    certificate = meta["certificate"]
-    memory, count, array = planned(built)
-    facts = {
-        "data": f"{Path(built.config.data.name).name}: {built.dataset.size}",
-        "algorithm": f"{meta['algorithm']}, {meta['weighting']} weights",
-        "topology": f"{built.graphs.name}: B = {certificate['period']}, "
-        f"Delta = {certificate['diameter']}, H = {certificate['horizon']}",
-        **({} if built.faults is None else {"faults": _faults(built)}),
-        "model": f"{Path(built.config.model.name).name}, {meta['d']:,} parameters",
-        "steps": f"{built.steps:,} ({_short(built.steps / built.steps_per_epoch)} epochs of "
-        f"{built.steps_per_epoch:,})",
-        "pushed": f"{_bytes(meta['bytes_per_step'])} per step, "
-        f"{_bytes(meta['bytes_per_step'] * meta['steps'])} in all",
-        "memory": f"about {_bytes(memory)} ({count} arrays of {_bytes(array)}) and activations",
-    }
-    for name, fact in facts.items():
-        rows.add_row(name, fact)
-    group = "label" if meta["classes"] else "tenth of the targets"
-    return Group(rows, "", f"samples of each {group} at each node", _split_table(meta["split"]))
-
-
-def _split_table(histogram: list[list[int]]) -> RenderableType:
-    """Who holds what, by label (or tenth of the target), or by ranges where there are many."""
-    from rich.table import Table
-
-    classes = len(histogram[0])
-    size = 1 if classes <= MOST_LABELS else -(-classes // 10)
-    ranges = [range(first, min(first + size, classes)) for first in range(0, classes, size)]
-    table = Table(box=None, pad_edge=False)
-    table.add_column("node", justify="right")
-    for some in ranges:
-        name = f"{some[0]}-{some[-1]}" if len(some) > 1 else str(some[0])
-        table.add_column(name, justify="right", style="dim")
-    table.add_column("all", justify="right")
-    for node, counts in enumerate(histogram):
-        sums = [sum(counts[label] for label in some) for some in ranges]
-        table.add_row(str(node), *(str(c) if c else "·" for c in sums), str(sum(counts)))
-    return table
 
 
 def _split(words: list[str] | None) -> tuple[Path | None, list[str]]:
@@ -454,20 +380,3 @@ def _hint(word: str) -> str:
     from pushsum.sweep import recipes
 
     return f"; it is a recipe: pushsum sweep {word} --into runs/{word}" * (word in recipes())
-
-
-def _short(number: float) -> str:
-    """One decimal, or three digits of what is small.
-
-    >>> [_short(x) for x in (300 / 7, 10.0, 1.25, 2 / 47)]
-    ['42.9', '10', '1.25', '0.0426']
-    """
-    return f"{number:.1f}".removesuffix(".0") if number >= 10 else f"{number:.3g}"
-
-
-def _bytes(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} PB"

@@ -19,7 +19,6 @@ from pushsum.cli.common import (
     say,
     tell,
     warn,
-    warn_of,
 )
 from pushsum.names import counted, listed
 
@@ -75,6 +74,7 @@ def sweep(
         raise ValueError("name the sweep's directory: --into runs/NAME")
     if as_json and not dry_run:
         raise ValueError("--json goes with --dry-run; results are in --into: pushsum report")
+    from pushsum import config
     from pushsum import sweep as sweeps
 
     source = words.pop(0) if words and is_source(words[0]) else None
@@ -90,8 +90,8 @@ def sweep(
         typer.echo(counted(len(cells), "cell") + first)
         return
     assert into is not None
-    warn_of(cell.config for cell in (*tries, *cells))
-    for text in sweeps.warnings(cells):
+    odd = [text for cell in (*tries, *cells) for text in config.warnings(cell.config)]
+    for text in (*dict.fromkeys(odd), *sweeps.warnings(cells)):
         warn(text)
     failed = run_cells(cells, into, jobs, slurm=_parameters(slurm))
     _tell_choices(cells, into)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from cmath import rect
-from itertools import groupby
 from math import ceil, pi, tan
 from typing import TYPE_CHECKING
 
@@ -226,18 +225,8 @@ def _matrices(topology: Topology) -> tuple[float, list[str], str]:
     panels = []
     for table in tables:
         shades = [max(share > 0, round(4 * share / fullest)) for share in table]
-        shapes: dict[int, str] = {}  # of the cells of each shade
-        for i in range(cells):
-            x = 0
-            for shade, run in groupby(shades[i * cells : (i + 1) * cells]):
-                width = len(list(run))
-                if shade > 0:
-                    shapes[shade] = shapes.get(shade, "") + f"M{x} {i}h{width}v1h-{width}z"
-                x += width
-        filled = "".join(
-            f'<path class="cells" d="{shape}" fill="{BLUE}" fill-opacity="{shade / 4}"/>'
-            for shade, shape in shapes.items()
-        )
+        rows = (shades[i * cells : (i + 1) * cells] for i in range(cells))
+        filled = svg.cells(rows, 4, 'class="cells" ')
         panels.append(
             f'<g transform="translate({left} {top}) scale({scale:.4f})" '
             f'shape-rendering="crispEdges">{filled}<rect width="{cells}" height="{cells}" '

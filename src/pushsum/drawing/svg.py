@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib import import_module
+from itertools import groupby
 from math import inf
 from pathlib import Path
 
@@ -70,6 +71,22 @@ def curve(points: Sequence[tuple[float, float]], colour: str, dash: str) -> str:
     return (
         f'<polyline class="{kind}" points="{path}" '
         f'fill="none" stroke="{colour}" stroke-width="1.6" stroke-linejoin="round"{dashes}/>'
+    )
+
+
+def cells(shades: Iterable[Sequence[int]], most: int, kind: str = "") -> str:
+    """Unit squares, bluer for larger shades: one path for each but 0, neighbours joined."""
+    shapes: dict[int, str] = {}
+    for y, row in enumerate(shades):
+        x = 0
+        for shade, run in groupby(row):
+            width = len(list(run))
+            if shade > 0:
+                shapes[shade] = shapes.get(shade, "") + f"M{x} {y}h{width}v1h-{width}z"
+            x += width
+    return "".join(
+        f'<path {kind}d="{shape}" fill="{BLUE}" fill-opacity="{shade / most}"/>'
+        for shade, shape in sorted(shapes.items())
     )
 
 

@@ -297,10 +297,17 @@ class Experiment:
     @cached_property
     def evaluator(self) -> Evaluator:
         """What tests the models of a run."""
-        c, everything = self.config, np.unique(np.concatenate(self.parts))
-        held_out, test_parts = self.held_out, self.test_parts if c.evaluation.nodes else ()
+        c = self.config
         return Evaluator(
-            c, self.task, self.feed, everything, held_out, test_parts, self.model, self.layout
+            c,
+            self.task,
+            self.feed,
+            everything=np.unique(np.concatenate(self.parts)),
+            held_out=self.held_out,
+            test_parts=self.test_parts if c.evaluation.nodes else (),
+            model=self.model,
+            layout=self.layout,
+            policy=c.evaluation.batchnorm,
         )
 
     def start(self) -> Tensor:

@@ -65,8 +65,7 @@ AXES = {"steps": "steps", "epochs": "epochs", "bytes": "bytes pushed", "time": "
 def curves(results: Results) -> dict[str, Any]:
     """Everything the script draws, as JSON-ready objects; None where there is no value."""
     numbers = {method: k for k, method in enumerate(results.methods)}
-    count = sum(len(setting.cells) for setting in results.settings)
-    most = max(2, min(MOST_POINTS, ALL_POINTS // count))
+    most = max(2, min(MOST_POINTS, ALL_POINTS // len(results.cells)))
     settings: list[dict[str, Any]] = [
         {
             "name": setting.name,
@@ -74,9 +73,9 @@ def curves(results: Results) -> dict[str, Any]:
                 {
                     "topology": topology,
                     "series": [
-                        {"method": numbers[method]} | series
-                        for (method, t), cell in setting.cells.items()
-                        if t == topology
+                        {"method": numbers[cell.method]} | series
+                        for cell in setting.cells.values()
+                        if cell.topology == topology
                         for series in (_series(cell, most), *_authors(cell.runs[0]))
                     ],
                 }
@@ -92,8 +91,7 @@ def curves(results: Results) -> dict[str, Any]:
         for series in panel["series"]
         for key in series["y"]
     }
-    kinds = dict.fromkeys(setting.measure for setting in results.settings)
-    known = {curve.key: curve for by in kinds for curve in measured(by)}
+    known = {curve.key: curve for by in results.measures for curve in measured(by)}
     return {
         "methods": list(results.methods),
         "looks": _looks(results),
@@ -110,8 +108,7 @@ def _looks(results: Results) -> list[tuple[int, int]]:
     The first row of an algorithm has the algorithm's own colour, in this report as in any other;
     further rows take what is left.
     """
-    cells = (item for setting in results.settings for item in setting.cells.items())
-    algorithms = {method: cell.runs[0].algorithm for (method, _), cell in cells}
+    algorithms = {cell.method: cell.runs[0].algorithm for cell in results.cells}
     looks: dict[str, tuple[int, int]] = {}
     for method in results.methods:
         name = algorithms[method]

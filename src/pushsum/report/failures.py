@@ -10,7 +10,7 @@ from pushsum.drawing.charts import Panel, Series, chart_svg
 from pushsum.drawing.svg import PALETTE
 from pushsum.measures import Measure
 from pushsum.report.pictures import Drawing, heat_map
-from pushsum.report.results import Cell, Estimate, Results, over
+from pushsum.report.results import Cell, Results, over
 from pushsum.report.runs import Run, shown
 
 MOST_LINES = len(PALETTE)  # of a chart
@@ -24,24 +24,18 @@ class Row(NamedTuple):
     """The runs of one method on one topology under one plan; NaN where nothing was recorded.
 
     Attributes:
-        setting, method, topology: of its cell.
+        cell: of these runs.
         plan: what fails.
-        measure, reached: what its runs are measured by, and that at the last record.
         lost, late: of all messages, in percent.
-        nodes, alive: how many nodes there are, and the fewest that were there.
+        alive: the fewest nodes that were there.
         smallest_a: of all nodes and records.
         held: the most nodes that gave nothing away.
     """
 
-    setting: str
-    method: str
-    topology: str
+    cell: Cell
     plan: str
-    measure: Measure
-    reached: Estimate
     lost: float
     late: float
-    nodes: int
     alive: float
     smallest_a: float
     held: float
@@ -49,33 +43,23 @@ class Row(NamedTuple):
 
 def rows(results: Results) -> list[Row]:
     """One for each cell whose runs recorded faults."""
-    return [
-        _row(setting.name, method, topology, cell)
-        for setting in results.settings
-        for (method, topology), cell in setting.cells.items()
-        if _has_faults(cell)
-    ]
+    return [_row(cell) for cell in results.cells if _has_faults(cell)]
 
 
 def _has_faults(cell: Cell) -> bool:
     return any(record.faults for run in cell.runs for record in run.records)
 
 
-def _row(setting: str, method: str, topology: str, cell: Cell) -> Row:
+def _row(cell: Cell) -> Row:
     every = [record.faults for run in cell.runs for record in run.records if record.faults]
     last = [run.last.faults for run in cell.runs if run.last.faults]
     sent = sum(found.sent for found in last)
     lost, late = sum(found.lost for found in last), sum(found.late for found in last)
     return Row(
-        setting,
-        method,
-        topology,
+        cell,
         plan_of(cell.runs[0]),
-        cell.measure,
-        cell.estimate(),
         100 * lost / sent if sent else nan,
         100 * late / sent if sent else nan,
-        cell.runs[0].nodes,
         min(found.alive for found in every),
         min(found.smallest_a for found in every),
         max(found.held for found in every),
@@ -96,7 +80,6 @@ def plan_of(run: Run) -> str:
 
 def charts(results: Results) -> list[Drawing]:
     """What is reached under loss, nodes that are there, the smallest a, lost messages, if known."""
-    kinds = dict.fromkeys(setting.measure for setting in results.settings)
     found: dict[str, tuple[str, str, list[Series], bool]] = {
         f"{m.name.capitalize()} under loss": (
             "messages lost (%)",
@@ -104,7 +87,7 @@ def charts(results: Results) -> list[Drawing]:
             list(under_loss(results, m)),
             False,
         )
-        for m in kinds
+        for m in results.measures
     } | {
         "Nodes that are there": ("steps", "nodes", list(_alive(results)), False),
         "Smallest a": ("steps", "a", list(_smallest(results)), True),
@@ -123,38 +106,35 @@ def charts(results: Results) -> list[Drawing]:
 
 def _links(results: Results) -> Iterator[Drawing]:
     """Where messages were lost, in the first run of every cell that lost any."""
-    for setting in results.settings:
-        for (method, topology), cell in setting.cells.items():
-            counts = cell.runs[0].lost_on() if _has_faults(cell) else None
-            most = max(map(max, counts)) if counts else 0
-            if counts and most > 0:
-                shares = tuple(tuple(count / most for count in row) for row in counts)
-                where = f"{method}, {topology}, {plan_of(cell.runs[0])}"
-                note = f"{where}: rows send, columns receive; at most {most:.0f} lost on a link"
-                yield heat_map("Messages lost per link", note, shares, width=MAP)
+    for cell in results.cells:
+        counts = cell.runs[0].lost_on() if _has_faults(cell) else None
+        most = max(map(max, counts)) if counts else 0
+        if counts and most > 0:
+            shares = tuple(tuple(count / most for count in row) for row in counts)
+            where = f"{cell.method}, {cell.topology}, {plan_of(cell.runs[0])}"
+            note = f"{where}: rows send, columns receive; at most {most:.0f} lost on a link"
+            yield heat_map("Messages lost per link", note, shares, width=MAP)
 
 
 def _alive(results: Results) -> Iterator[Series]:
     """Of every plan under which it changes, from the first run."""
     seen = set()
-    for setting in results.settings:
-        for cell in setting.cells.values():
-            run = cell.runs[0]
-            points = [(r.step, r.faults.alive) for r in run.records if r.faults]
-            plan = plan_of(run)
-            if plan not in seen and any(alive != run.nodes for _, alive in points):
-                seen.add(plan)
-                yield _line([plan], points)
+    for cell in results.cells:
+        run = cell.runs[0]
+        points = [(r.step, r.faults.alive) for r in run.records if r.faults]
+        plan = plan_of(run)
+        if plan not in seen and any(alive != run.nodes for _, alive in points):
+            seen.add(plan)
+            yield _line([plan], points)
 
 
 def _smallest(results: Results) -> Iterator[Series]:
     """Of every cell, from the first run."""
-    several = len({t for setting in results.settings for t in setting.topologies}) > 1
-    for setting in results.settings:
-        for (method, topology), cell in setting.cells.items():
-            run = cell.runs[0]
-            if points := [(r.step, r.faults.smallest_a) for r in run.records if r.faults]:
-                yield _line([method, *[topology] * several, plan_of(run)], points)
+    several = len({cell.topology for cell in results.cells}) > 1
+    for cell in results.cells:
+        run = cell.runs[0]
+        if points := [(r.step, r.faults.smallest_a) for r in run.records if r.faults]:
+            yield _line([cell.method, *[cell.topology] * several, plan_of(run)], points)
 
 
 def under_loss(results: Results, measure: Measure) -> Iterator[Series]:

@@ -11,7 +11,7 @@ from typing import Any
 from unicodedata import normalize
 
 from pushsum.measures import LOSS, Measure
-from pushsum.names import flat, plain
+from pushsum.names import finite, flat, plain
 from pushsum.report.results import Results
 from pushsum.report.runs import Run
 from pushsum.report.tables import Difference, Entry, Table, notes, tables, warnings
@@ -157,7 +157,7 @@ def data(results: Results, directory: Path) -> dict[str, Any]:
     cells = _cells(results, directory)
     left_out = [{"path": relative(path, directory), "reason": why} for path, why in results.skipped]
     said = {"warnings": warnings(results), "notes": notes(results), "left_out": left_out}
-    found: dict[str, Any] = _bare({"cells": cells, **said})
+    found: dict[str, Any] = finite({"cells": cells, **said})
     return found
 
 
@@ -180,23 +180,23 @@ def _cells(results: Results, directory: Path | None = None) -> list[dict[str, An
     found = []
     for table in tables(results):
         entries = {row.method: row.entries for row in table.rows}
-        for (method, topology), cell in table.setting.cells.items():
-            runs, column = cell.runs, table.heads.index(topology)
+        for cell in table.setting.cells.values():
+            runs, column = cell.runs, table.heads.index(cell.topology)
             lr = " ".join(dict.fromkeys(run.lr for run in runs))
             about = {
-                "setting": table.setting.name,
-                "method": method,
+                "setting": cell.setting,
+                "method": cell.method,
                 "algorithm": runs[0].algorithm,
                 "weighting": "; ".join(sorted({run.weighting for run in runs})),
                 "lr": float(lr) if _NUMBER.fullmatch(lr) else lr,
                 "momentum": runs[0].momentum,
-                "topology": topology,
+                "topology": cell.topology,
                 "seeds": [run.seed for run in runs],
                 "measure": cell.measure._asdict(),
                 **{
                     m.name: _entry(e)
                     for m in table.measures
-                    if (e := entries[method][m.name][column])
+                    if (e := entries[cell.method][m.name][column])
                 },
                 "bytes": fmean(run.last.bytes for run in runs),
                 "modelled_seconds": fmean(run.last.modelled for run in runs),
@@ -238,14 +238,6 @@ def _run(run: Run, directory: Path) -> dict[str, Any]:
         "diverged": run.diverged or None,
         "tried": run.tried,
     }
-
-
-def _bare(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _bare(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_bare(part) for part in value]
-    return None if isinstance(value, float) and isnan(value) else value
 
 
 def _csv(key: str, value: Any) -> Any:

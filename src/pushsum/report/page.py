@@ -28,8 +28,8 @@ from pushsum.drawing import svg
 from pushsum.names import plain
 from pushsum.report import failures, formats, pictures
 from pushsum.report.curves import curves
-from pushsum.report.results import DATA, MODELS, Results, Setting, word
-from pushsum.report.runs import HOW, Run, shown
+from pushsum.report.results import DATA, MODELS, Cell, Results, Setting, word
+from pushsum.report.runs import HOW, Run, Table, shown
 from pushsum.report.tables import notes, paired, tables, warnings
 
 MOST_LISTED = 10  # values that are listed one by one
@@ -228,55 +228,46 @@ def _failures(results: Results, _: Path) -> Content:
         return None
     return {
         "rows": found[: failures.MOST_ROWS],
-        "head": " or ".join(dict.fromkeys(row.measure.head for row in found)),
+        "head": " or ".join(dict.fromkeys(row.cell.measure.head for row in found)),
         "total": len(found),
-        "several": len({(r.method, r.topology, r.plan) for r in found}) < len(found),
+        "several": len({(r.cell.method, r.cell.topology, r.plan) for r in found}) < len(found),
         "drawings": failures.charts(results),
     }
 
 
 def _tuned(results: Results, _: Path) -> Content:
     """Every step size that was tried, for runs whose step size was chosen so."""
-    found: dict[tuple[Any, ...], list[str]] = {}
-    for setting in results.settings:
-        for (method, topology), cell in setting.cells.items():
-            for run in cell.runs:
-                if run.tried:
-                    tried = tuple(sorted(run.tried))
-                    key = (setting.name, method, topology, run.measure, run.lr, tried)
-                    found.setdefault(key, []).append(str(run.seed))
+    found: dict[tuple[Cell, str, Table], list[str]] = {}
+    for cell in results.cells:
+        for run in cell.runs:
+            if run.tried:
+                key = (cell, run.lr, tuple(sorted(run.tried)))
+                found.setdefault(key, []).append(str(run.seed))
     return {"rows": found, "several": len(results.settings) > 1} if found else None
 
 
 def _local(results: Results, _: Path) -> Content:
     """What the nodes' models reach on test data of their own; personal ones where there are any."""
     rows = [
-        (setting.name, *key, cell, paired(cell.values("personal"), cell.values("local")))
-        for setting in results.settings
-        for key, cell in setting.cells.items()
+        (cell, paired(cell.values("personal"), cell.values("local")))
+        for cell in results.cells
         if not isnan(cell.estimate("local").mean)
     ]
     if not rows:
         return None
-    measures = dict.fromkeys(cell.measure for *_, cell, _ in rows)
+    measures = dict.fromkeys(cell.measure for cell, _ in rows)
     return {
         "rows": rows[:MOST_RUNS],
         "several": len(results.settings) > 1,
         "head": measures.popitem()[0].head if len(measures) == 1 else "",
-        "personal": any(gain is not None for *_, gain in rows),
+        "personal": any(gain is not None for _, gain in rows),
         "formats": formats,
     }
 
 
 def _runs(results: Results, directory: Path) -> Content:
     """What every run reached, and the configuration that is its own."""
-    where = {
-        run: (setting.name, method, topology)
-        for setting in results.settings
-        for (method, topology), cell in setting.cells.items()
-        for run in cell.runs
-    }
-    measures = dict.fromkeys(run.measure for run in where)
+    where = {run: cell for cell in results.cells for run in cell.runs}
     keys = dict.fromkeys(key for run in where for key in run.config if key not in HOW)
     words = {key: {word(run, key) for run in where} for key in keys}
     own = [key for key in keys if len(words[key]) > 1]
@@ -284,15 +275,15 @@ def _runs(results: Results, directory: Path) -> Content:
         "rows": [
             (
                 run,
-                *names,
+                cell,
                 " ".join(f"{key}={word(run, key)}" for key in own if key in run.config),
                 formats.relative(run.path, directory),
                 _progress(run),
             )
-            for run, names in list(where.items())[:MOST_RUNS]
+            for run, cell in list(where.items())[:MOST_RUNS]
         ],
         "several": len(results.settings) > 1,
-        "heads": [m.head for m in measures],
+        "heads": [m.head for m in results.measures],
         "common": [f"{key}={words[key].pop()}" for key in keys if len(words[key]) == 1],
         "total": len(where),
     }

@@ -6,12 +6,11 @@ light or dark.
 
 import re
 from html import escape
-from itertools import groupby
 from math import ceil, isnan, sqrt
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from pushsum.drawing.svg import BLUE
+from pushsum.drawing.svg import cells
 from pushsum.report.results import Results, Setting
 from pushsum.report.runs import Run, shown
 
@@ -40,14 +39,13 @@ class Drawing(NamedTuple):
 def topologies(results: Results) -> list[Drawing]:
     """The first topologies, each once, with the certificate its runs recorded."""
     drawings: dict[tuple[str, int], Drawing] = {}
-    for setting in results.settings:
-        for (_, label), cell in setting.cells.items():
-            run = cell.runs[0]
-            key = (label, run.nodes)
-            if key not in drawings and len(drawings) < MOST_DRAWN:
-                drawn = _topology(run)
-                title = f"{label}, {run.nodes} nodes"
-                drawings[key] = Drawing(title, _certificate(run), drawn, _width(drawn, run.nodes))
+    for cell in results.cells:
+        run = cell.runs[0]
+        key = (cell.topology, run.nodes)
+        if key not in drawings and len(drawings) < MOST_DRAWN:
+            drawn = _topology(run)
+            title = f"{cell.topology}, {run.nodes} nodes"
+            drawings[key] = Drawing(title, _certificate(run), drawn, _width(drawn, run.nodes))
     return list(drawings.values())
 
 
@@ -200,11 +198,11 @@ def _split(table: Matrix, tenths: bool, names: list[str]) -> Split:
 def heat_map(title: str, note: str, matrix: Matrix, **look: int) -> Drawing:
     """A square matrix of numbers in [0, 1]."""
     small = _blocks(matrix, block(len(matrix)), block(len(matrix)))
-    shades = tuple(tuple(sqrt(min(1, max(0, w))) for w in row) for row in small)
+    shades = [[_shade(sqrt(min(1, max(0, w)))) for w in row] for row in small]
     size = len(small)
     body = (
         f'<svg viewBox="0 0 {size} {size}" role="img" shape-rendering="crispEdges">'
-        f"<title>{escape(f'{title}: {note}')}</title>{_cells(shades)}</svg>"
+        f"<title>{escape(f'{title}: {note}')}</title>{cells(shades, SHADES)}</svg>"
     )
     return Drawing(title, note, body, **look)
 
@@ -222,22 +220,6 @@ def _blocks(matrix: Matrix, height: int, width: int) -> Matrix:
     )
 
 
-def _cells(shares: Matrix) -> str:
-    """Unit squares, darker for larger shares of 1: one path per shade, neighbours joined."""
-    shapes: dict[int, str] = {}
-    for y, row in enumerate(shares):
-        x = 0
-        for shade, run in groupby(map(_shade, row)):
-            width = len(list(run))
-            if shade > 0:
-                shapes[shade] = shapes.get(shade, "") + f"M{x} {y}h{width}v1h-{width}z"
-            x += width
-    return "".join(
-        f'<path d="{shape}" fill="{BLUE}" fill-opacity="{shade / SHADES}"/>'
-        for shade, shape in sorted(shapes.items())
-    )
-
-
 def _shade(share: float) -> int:
-    """What is there at all can be seen."""
+    """Darker for larger shares of 1; what is there at all can be seen."""
     return 0 if isnan(share) or share <= 0 else min(SHADES, max(1, round(share * SHADES)))

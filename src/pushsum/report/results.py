@@ -61,10 +61,14 @@ class Cell:
     """The runs of one method on one topology that differ in their seeds alone.
 
     Attributes:
+        setting, method, topology: what its row and its column are called.
         runs: at least one.
         paper: the paper's figure, if it has one.
     """
 
+    setting: str
+    method: str
+    topology: str
     runs: tuple[Run, ...]
     paper: paper.Figure | None
 
@@ -153,8 +157,17 @@ class Results:
     skipped: tuple[Skipped, ...] = field(default=())
 
     @property
+    def cells(self) -> list[Cell]:
+        return [cell for setting in self.settings for cell in setting.cells.values()]
+
+    @property
     def runs(self) -> list[Run]:
-        return [run for setting in self.settings for run in setting.runs]
+        return [run for cell in self.cells for run in cell.runs]
+
+    @property
+    def measures(self) -> list[Measure]:
+        """What the runs are measured by."""
+        return list(dict.fromkeys(setting.measure for setting in self.settings))
 
 
 def collect(runs: Iterable[Run], skipped: Iterable[Skipped] = ()) -> Results:
@@ -182,7 +195,7 @@ def collect(runs: Iterable[Run], skipped: Iterable[Skipped] = ()) -> Results:
             cells[rows[run], columns[run]].append(run)
         topologies = sorted({topology for _, topology in cells}, key=_topology_order)
         order = [(method, topology) for method in methods for topology in topologies]
-        built = {key: _cell(cells[key]) for key in order if key in cells}
+        built = {key: _cell(name, *key, cells[key]) for key in order if key in cells}
         settings.append(Setting(name, tuple(topologies), built, differences))
     return Results(tuple(settings), methods, (*skipped, *copies))
 
@@ -190,11 +203,10 @@ def collect(runs: Iterable[Run], skipped: Iterable[Skipped] = ()) -> Results:
 def over(results: Results, key: str) -> dict[tuple[str, str, str], list[tuple[Any, Cell]]]:
     """(method, topology, all else) -> cells that differ in one key alone, with its values."""
     found: dict[tuple[str, str, str], list[tuple[Any, Cell]]] = defaultdict(list)
-    for setting in results.settings:
-        for (method, topology), cell in setting.cells.items():
-            run = cell.runs[0]
-            rest = _identity(run, [k for k in _shared_by_setting(run) if k != key])
-            found[method, topology, rest].append((run.value(key), cell))
+    for cell in results.cells:
+        run = cell.runs[0]
+        rest = _identity(run, [k for k in _shared_by_setting(run) if k != key])
+        found[cell.method, cell.topology, rest].append((run.value(key), cell))
     return found
 
 
@@ -217,9 +229,9 @@ def _without_copies(runs: Iterable[Run]) -> tuple[list[Run], list[Skipped]]:
     return kept, copies
 
 
-def _cell(runs: list[Run]) -> Cell:
+def _cell(setting: str, method: str, topology: str, runs: list[Run]) -> Cell:
     runs = sorted(runs, key=lambda run: (run.seed, run.path))
-    return Cell(tuple(runs), paper.figure(runs[0]))
+    return Cell(setting, method, topology, tuple(runs), paper.figure(runs[0]))
 
 
 def _base(run: Run) -> str:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from pushsum.measures import ACCURACY, LOSS, Measure
 from pushsum.report import paper
-from pushsum.report.results import Cell, Estimate, Results, Setting, Values
+from pushsum.report.results import Estimate, Results, Setting, Values
 from pushsum.report.runs import MOST_RECORDS, Run
 
 AVERAGE = "Average"
@@ -160,10 +160,10 @@ def warnings(results: Results) -> list[str]:
     found: dict[str, None] = {}
     for setting in results.settings:
         sharing: dict[str, dict[float, dict[str, None]]] = defaultdict(lambda: defaultdict(dict))
-        for (method, _), cell in setting.cells.items():
+        for cell in setting.cells.values():
             for run in cell.runs:
                 if not run.tried and run.config.get("algorithm.optimizer") is None:
-                    sharing[run.lr][run.momentum][method] = None
+                    sharing[run.lr][run.momentum][cell.method] = None
         for lr, groups in sharing.items():
             slow, *others = sorted(groups)
             for fast in others:
@@ -179,29 +179,28 @@ def warnings(results: Results) -> list[str]:
 
 def notes(results: Results) -> list[str]:
     """What a reader of the tables has to know, a sentence or two each."""
-    cells = [cell for setting in results.settings for cell in setting.cells.values()]
     told = dict.fromkeys(m.words for table in tables(results) for m in table.measures)
     what = " and ".join(filter(None, (", ".join([*told][:-1]), [*told][-1])))
     return [
         f"{what[0].upper()}{what[1:]} of the average model on the test data, at the last record of "
         "each run.",
         *_on_measures(results),
-        *_on_seeds(results, cells),
-        *_on_cells(results, cells),
+        *_on_seeds(results),
+        *_on_cells(results),
         *_on_cycles(results),
-        *_on_paper(results, cells),
+        *_on_paper(results),
     ]
 
 
 def _on_measures(results: Results) -> Iterator[str]:
-    for measure in dict.fromkeys(setting.measure for setting in results.settings):
+    for measure in results.measures:
         if measure not in (ACCURACY, LOSS):
             better = "larger" if measure.higher_is_better else "smaller"
             yield f"{measure.words[0].upper()}{measure.words[1:]}: {better} is better."
 
 
-def _on_seeds(results: Results, cells: list[Cell]) -> Iterator[str]:
-    counts = sorted({len(cell.runs) for cell in cells})
+def _on_seeds(results: Results) -> Iterator[str]:
+    counts = sorted({len(cell.runs) for cell in results.cells})
     compared = any(len(setting.methods) > 1 for setting in results.settings)
     if counts[-1] > 1:
         averaged = any(len(setting.topologies) > 1 for setting in results.settings)
@@ -222,8 +221,8 @@ def _on_seeds(results: Results, cells: list[Cell]) -> Iterator[str]:
         yield f"Cells have {counts[0]} to {counts[-1]} runs."
 
 
-def _on_cells(results: Results, cells: list[Cell]) -> Iterator[str]:
-    if unfinished := sum(cell.unfinished for cell in cells):
+def _on_cells(results: Results) -> Iterator[str]:
+    if unfinished := sum(cell.unfinished for cell in results.cells):
         yield f"† unfinished, the value so far: {unfinished} of {len(results.runs)} runs."
     if any(run.diverged or isnan(run.last.loss) for run in results.runs):
         yield "NaN: a run of the cell diverged."
@@ -231,10 +230,9 @@ def _on_cells(results: Results, cells: list[Cell]) -> Iterator[str]:
 
 def _on_cycles(results: Results) -> Iterator[str]:
     found: dict[tuple[str, int], None] = {}
-    for setting in results.settings:
-        for (_, topology), cell in setting.cells.items():
-            if period := _same_graph(cell.runs[0]):
-                found[topology, period] = None
+    for cell in results.cells:
+        if period := _same_graph(cell.runs[0]):
+            found[cell.topology, period] = None
     for topology, period in found:
         yield (
             f"{topology}: all records fall on the same graph of its cycle of {period}, so its "
@@ -252,8 +250,8 @@ def _same_graph(run: Run) -> int:
     return period if len({step % period for step in steps}) == 1 else 0
 
 
-def _on_paper(results: Results, cells: list[Cell]) -> Iterator[str]:
-    if not any(cell.paper for cell in cells):
+def _on_paper(results: Results) -> Iterator[str]:
+    if not any(cell.paper for cell in results.cells):
         return
     yield (
         "In parentheses: the figure from the paper's Table 1, one seed "

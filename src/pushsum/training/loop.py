@@ -6,23 +6,16 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
-import torch
 import yaml
-from torch import Tensor
 
 from pushsum import checkpoint, files, own_code
 from pushsum.config import Config
-from pushsum.engines.engine import Engine
-from pushsum.engines.failing.standing import rows_of
 from pushsum.engines.gradients import (
-    Gradients,
     Strategy,
     fastest,
     gradients,
-    unchanged_if_abandoned,
 )
 from pushsum.engines.memory import keep_freed_memory
 from pushsum.engines.runtime import Abandoned, OneProcess, Runtime, Stopped
@@ -34,6 +27,7 @@ from pushsum.reading import MOST_META, json_value
 from pushsum.training import saving
 from pushsum.training.records import Diverged, last_record, record
 from pushsum.training.state import RunState, phases
+from pushsum.training.step import one_step, refuse_bad_state
 
 Progress = Callable[[int, dict[str, Any] | None], None]  #: (step, record or None)
 
@@ -246,7 +240,7 @@ def _go_on(
     while True:
         t = now.step
         if due(t) or t % saving_interval == 0:
-            _refuse_bad_state(runtime, now)
+            refuse_bad_state(runtime, now)
         unfinished = due(t) and now.recorded != t
         if unfinished:
             try:
@@ -269,7 +263,7 @@ def _go_on(
             break
         try:
             with saving.understood(now.source) if now.source else nullcontext():
-                _one_step(experiment, runtime, now, t + 1, compute, engine)
+                one_step(experiment, runtime, now, t + 1, compute, engine)
         except Abandoned:
             continue  # nothing has changed: save, and stop
         now.source = ""
@@ -304,115 +298,3 @@ def when_to_record(experiment: Experiment) -> Callable[[int], bool]:
         return later == every * (rounds % -(-common // every)) or t == experiment.steps
 
     return due
-
-
-def _one_step(
-    experiment: Experiment,
-    runtime: Runtime,
-    now: RunState,
-    t: int,
-    compute: Gradients,
-    engine: Engine,
-) -> None:
-    start = perf_counter()
-    asked = _Asked(experiment, runtime, now, t, compute)
-    before, sent = dict(engine.seconds), engine.bytes
-    with unchanged_if_abandoned(now.buffers) as buffers:
-        now.moment = engine.advance(now.moment, asked, last=True)
-    spent = {name: value - before[name] for name, value in engine.seconds.items()}
-    assert asked.losses is not None, "a method takes a gradient in every step"
-    if now.recorded == t - 1:  # not before: a record that is damaged is made again
-        now.losses.clear()
-    losses = asked.losses
-    if experiment.faults is not None:  # who sleeps has computed nothing
-        awake = now.moment.memory.awake
-        losses = losses[awake.to(losses.device)] if bool(awake.any()) else losses
-        for name, value in rows_of(awake, now.buffers, buffers).items():
-            now.buffers[name].copy_(value)
-    now.losses.append(float(losses.mean()))
-    now.bytes += engine.bytes - sent
-    for name, seconds in spent.items():
-        now.seconds[name] += seconds
-    now.seconds["gradients"] += asked.seconds
-    now.seconds["total"] += perf_counter() - start
-    here = len(runtime.nodes)
-    modelled = experiment.costs.seconds(t, asked.seconds / here, spent["weighting"] / here)
-    for name, seconds in modelled.items():
-        now.modelled[name] += seconds
-
-
-class _Asked:
-    """The gradients of a step, on the nodes' batches; buffers are updated the first time only."""
-
-    def __init__(
-        self, experiment: Experiment, runtime: Runtime, now: RunState, t: int, compute: Gradients
-    ) -> None:
-        self.experiment, self.runtime, self.t, self.compute = experiment, runtime, t, compute
-        moment = now.moment
-        self.point = experiment.algorithm.gradient_point(moment.state, moment.y)
-        if experiment.faults is not None and experiment.algorithm.point is not None:
-            self.point = rows_of(moment.memory.alive, self.point, moment.y)
-        self.buffers, self.seconds = now.buffers, 0.0
-        self.losses: Tensor | None = None
-
-    def __call__(self, point: Tensor | None = None) -> Tensor:
-        start = perf_counter()
-        batch = self.experiment.batch(self.t, self.runtime.nodes)
-        if self.losses is None:
-            g, self.losses = self.compute(self.point if point is None else point, batch)
-        else:
-            kept = {name: value.clone() for name, value in self.buffers.items()}
-            g, _ = self.compute(self.point if point is None else point, batch)
-            for name, value in kept.items():
-                self.buffers[name].copy_(value)
-        if not self.runtime.agree_to_start(self.t):  # a pass may take longer than a signal leaves
-            raise Abandoned
-        _refuse_infinite(self.experiment, self.runtime, g, self.losses, self.t)
-        self.seconds += perf_counter() - start
-        return g
-
-    def full(self, point: Tensor) -> Tensor:
-        """Of all samples of each node, without augmentation; buffers stay as they were."""
-        start = perf_counter()
-        kept = {name: value.clone() for name, value in self.buffers.items()}
-        built, stopping = self.experiment, lambda: self.runtime.stopping
-        compute = gradients("loop", built.model, built.task.loss, self.buffers, stopping)
-        total, size = torch.zeros_like(point), built.config.evaluation.batch
-        for batch, shares in built.sampler.everything(built.feed, self.runtime.nodes, size):
-            g, _ = compute(point, batch)
-            total += shares[:, None].to(g) * g
-        for name, value in kept.items():
-            self.buffers[name].copy_(value)
-        self.seconds += perf_counter() - start
-        return total
-
-
-def _refuse_bad_state(runtime: Runtime, now: RunState) -> None:
-    """A step may leave the finite numbers although its gradient was finite."""
-    x = now.moment.state.x
-    if bool(x.sum(1).isfinite().all()) or bool(x.isfinite().all()):
-        return
-    node = runtime.nodes[int((~x.isfinite().all(1)).nonzero()[0])]
-    raise Diverged(
-        f"node {node} diverged at step {now.step}: its parameters are not finite; try a smaller "
-        "algorithm.lr (the last checkpoint is kept)"
-    )
-
-
-def _refuse_infinite(
-    experiment: Experiment, runtime: Runtime, g: Tensor, losses: Tensor, t: int
-) -> None:
-    if bool(losses.isfinite().all()) and bool(g.sum(1).isfinite().all()):
-        return
-    for row, node in enumerate(runtime.nodes):
-        if not bool(losses[row].isfinite()):
-            where = "its loss"
-        elif not bool(g[row].isfinite().all()):
-            views = experiment.layout.views(g[row])
-            where = "the gradient of " + next(k for k, v in views.items() if not v.isfinite().all())
-        else:
-            continue
-        raise Diverged(
-            f"node {node} diverged at step {t}: {where} is not finite; try a smaller algorithm.lr "
-            "(the last checkpoint is kept)"
-        )

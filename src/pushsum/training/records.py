@@ -4,6 +4,7 @@ import json
 import math
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -17,8 +18,9 @@ from pushsum.engines.engine import with_late
 from pushsum.engines.iterate import Iterate
 from pushsum.engines.runtime import Abandoned, Runtime
 from pushsum.experiment import Experiment
-from pushsum.experiment.evaluation import NodeResults
+from pushsum.experiment.evaluation import Evaluator, NodeResults
 from pushsum.faults import CRASHED
+from pushsum.names import finite
 from pushsum.protocol import Algorithm
 from pushsum.reading import json_value
 from pushsum.theory import consensus
@@ -41,16 +43,15 @@ def record(
     Raises `Abandoned`, in all processes, if one of them was told to stop meanwhile.
     """
     start = perf_counter()
-    tested, personal = experiment.evaluator, experiment.algorithm.personal
+    tested = replace(experiment.evaluator, stopping=lambda: runtime.stopping)
+    personal = experiment.algorithm.personal
     models = {"nodes": now.moment.y}
     if personal is not None:
         models["personal"] = personal(now.moment.state)
     given_up, reached = 0, dict[str, list[NodeResults]]()
     try:
         for name, y in models.items():
-            reached[name] = tested.nodes(
-                runtime.nodes, y, now.buffers, now.step, lambda: runtime.stopping
-            )
+            reached[name] = tested.nodes(runtime.nodes, y, now.buffers, now.step)
     except Abandoned:
         given_up, reached = 1, {name: [] for name in models}
     shown = _shown(now, experiment.algorithm, reached)
@@ -62,7 +63,7 @@ def record(
             raise Abandoned
         whole = _Whole(parts, now)
         failed = _failed(experiment, now, whole)
-        line = _line(experiment, runtime, whole, now.step, start) | failed
+        line = _line(experiment, tested, whole, now.step, start) | failed
         if directory is None:
             return line
         with (directory / "records.jsonl").open("a") as file:
@@ -156,12 +157,11 @@ def _failed(experiment: Experiment, now: RunState, whole: _Whole) -> dict[str, A
 
 
 def _line(
-    experiment: Experiment, runtime: Runtime, whole: _Whole, step: int, start: float
+    experiment: Experiment, tested: Evaluator, whole: _Whole, step: int, start: float
 ) -> dict[str, Any]:
     x, y, weights = whole.x, whole.y, whole.weights
-    tested, stopping = experiment.evaluator, lambda: runtime.stopping
-    average = tested.average_model(x, whole.a, y, whole.buffers, step, stopping)
-    test, validation = tested.test(average, stopping), tested.validate(average, stopping)
+    average = tested.average_model(x, whole.a, y, whole.buffers, step)
+    test, validation = tested.test(average), tested.validate(average)
     if not math.isfinite(test["loss"]):
         raise Diverged(
             f"the average model diverged at step {step}: its test loss is not finite; try a "
@@ -194,8 +194,8 @@ def _line(
     }
     if "personal" in reached.get("everywhere", {}):
         line["personal"] = reached["everywhere"]["personal"]
-    finite: dict[str, Any] = _finite(line)
-    return finite
+    told: dict[str, Any] = finite(line)
+    return told
 
 
 def _reached(experiment: Experiment, whole: _Whole, names: list[str]) -> dict[str, dict[str, Any]]:
@@ -232,13 +232,6 @@ def _overlap(seconds: dict[str, float]) -> dict[str, float] | None:
         "transfer_hidden": seconds["transfer"] - seconds["waiting"],
         "transfer_exposed": seconds["waiting"],
     }
-
-
-def _finite(value: Any) -> Any:
-    """JSON knows no infinity: what is not finite (a node's own loss, say) becomes null."""
-    if isinstance(value, dict):
-        return {key: _finite(part) for key, part in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def last_record(directory: Path) -> dict[str, Any]:

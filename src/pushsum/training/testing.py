@@ -1,6 +1,7 @@
 """The model of a saved run: to use, or to test in other ways than while it ran."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -48,11 +49,10 @@ def tested(
     policies = policies if nodes.buffers else (built.config.evaluation.batchnorm,)
     answer = Tested(step, {}, {}, {}, built.task.headline)
     for policy in policies:
+        evaluator = replace(built.evaluator, policy=policy)
         try:
-            answer.results[policy] = built.evaluator.test(
-                built.evaluator.average_model(*nodes[:4], step, policy=policy)
-            )
-            own = built.evaluator.nodes(nodes.numbers, nodes.y, nodes.buffers, step, policy=policy)
+            answer.results[policy] = evaluator.test(evaluator.average_model(*nodes[:4], step))
+            own = evaluator.nodes(nodes.numbers, nodes.y, nodes.buffers, step)
             answer.own[policy] = [found.everywhere for found in own]
         except ValueError as error:  # BatchNorm, of a batch of one sample
             answer.refused[policy] = str(error)
@@ -74,7 +74,8 @@ def trained(
             weighting, method and topology are not needed.
     """
     built, step, nodes = _restored(Path(directory), trust)
-    return own_copy(built.evaluator.average_model(*nodes[:4], step, policy=policy))
+    policy = policy or built.config.evaluation.batchnorm
+    return own_copy(replace(built.evaluator, policy=policy).average_model(*nodes[:4], step))
 
 
 def own_copy(model: nn.Module) -> nn.Module:

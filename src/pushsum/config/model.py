@@ -1,18 +1,12 @@
-"""One typed configuration: YAML file + `key=value` overrides -> everything a run depends on.
-
-Unknown keys are refused with the nearest valid one. Nothing here is built; `experiment` does that.
-"""
+"""Everything a run depends on, as typed sections. Nothing here is built; `experiment` does that."""
 
 import math
-import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
-from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -21,18 +15,14 @@ from pydantic import (
     Field,
     PrivateAttr,
     SerializerFunctionWrapHandler,
-    TypeAdapter,
-    ValidationError,
     field_validator,
     model_serializer,
     model_validator,
 )
-from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from pushsum import (
     faults,
-    files,
     methods,
     models,
     optimizers,
@@ -42,12 +32,10 @@ from pushsum import (
     weighting,
 )
 from pushsum.batchnorm import BatchNormPolicy
+from pushsum.data import is_file
 from pushsum.data.sources import SPECS
 from pushsum.engines.gradients import Strategy
-from pushsum.names import canonical, flat, nearest, one_line
-from pushsum.reading import MOST_BYTES, MOST_DEPTH, yaml_value
-
-MOST_SHOWN = 200  #: characters of a value or a key in a message
+from pushsum.names import canonical, flat
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -64,6 +52,11 @@ Seed = Annotated[int, BeforeValidator(_no_truth_value), Field(ge=0)]
 Location = Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
 
 
+def _spelled(choices: Iterable[str]) -> AfterValidator:
+    """A name as the choices have it, whatever its case; of FILE.py:name, the file from the root."""
+    return AfterValidator(lambda name: canonical(own_code.spelled(name), choices))
+
+
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
@@ -73,10 +66,15 @@ class _Section(BaseModel):
         return {} if content is None else content
 
 
+def _from_the_root(name: str) -> str:
+    """A file of numbers is found wherever a run goes on."""
+    return str(Path(name).expanduser().absolute()) if is_file(name) else name
+
+
 class Data(_Section):
     """Which samples there are."""
 
-    name: str = "digits"
+    name: Annotated[str, AfterValidator(_from_the_root), _spelled(SPECS)] = "digits"
     """a data set of `pushsum data list`, an .npz or .csv file, or your own, FILE.py:function"""
     target: str | None = None
     """.csv: the column to predict; whole numbers and words are classes, 3.0 is a number"""
@@ -91,13 +89,6 @@ class Data(_Section):
     """random crops and flips of the training images"""
     validation: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """the fraction of every node's training samples that nobody trains on: to choose by"""
-
-    @field_validator("name")
-    @classmethod
-    def _wherever_a_run_goes_on(cls, name: str) -> str:
-        if name.endswith((".npz", ".csv")):
-            return str(Path(name).expanduser().absolute())
-        return own_code.spelled(name) if own_code.is_named(name) else canonical(name, SPECS)
 
 
 class Split(_Section):
@@ -119,7 +110,7 @@ class Split(_Section):
 class Model(_Section):
     """The network; see pushsum.models.build for which option goes with which name."""
 
-    name: str = "mlp"
+    name: Annotated[str, _spelled(models.NAMES)] = "mlp"
     """mlp, cnn, resnet-small, resnet18, resnet50, or your own, FILE.py:function"""
     width: Count | None = None
     """cnn, resnets: channels of the first stage; null: the model's own, here and below"""
@@ -135,11 +126,6 @@ class Model(_Section):
     """weights of `pushsum weights list`, or a .safetensors file with torchvision's names"""
     fresh_last_layer: bool = False
     """the last layer starts differently at every node, as in the published runs"""
-
-    @field_validator("name")
-    @classmethod
-    def _one_spelling(cls, name: str) -> str:
-        return own_code.spelled(name) if own_code.is_named(name) else canonical(name, models.NAMES)
 
     @model_validator(mode="after")
     def _options_of_ours(self) -> "Model":
@@ -175,13 +161,14 @@ class Schedule(_Section):
         return self
 
 
+Weighting = Annotated[str, AfterValidator(weighting.spelled)]
 LENGTH = ("epochs", "steps")  #: what may change when a run goes on
 
 
 class Algorithm(_Section):
     """The method."""
 
-    name: str = "MSGP"
+    name: Annotated[str, AfterValidator(methods.canonical)] = "MSGP"
     """SGP, MSGP, SGAP, MSGAP, S-ADDOPT, QGM (quasi-global momentum), AllReduce (centralized SGD, to
     compare with, without a graph), ADD-OPT, Push-DIGing, SONATA, DEXTRA, AB, Push-Pull, ABm, ABN,
     FROST, Push-LSVRG-UP, OSGP, pFedMe, Ditto, or your own, FILE.py:function"""
@@ -191,32 +178,17 @@ class Algorithm(_Section):
     """of MSGP, MSGAP, QGM and AllReduce, where no optimizer is named"""
     every: Count = 1
     """local moves per exchange: with 4, three of four steps send nothing"""
-    weighting: str = methods.MOREAU
+    weighting: Weighting = methods.MOREAU
     """of (M)SGAP, the paper's by default, and QGM, there uniform by default: uniform, lazy:c=0.5,
     moreau:k=1,v=0.1, scale-free-moreau:c=1,v=0.1, far-first:c=1,v=0.1, or your own,
     FILE.py:function"""
     schedule: Schedule = Schedule()
-    optimizer: str | None = None
+    optimizer: Annotated[str, _spelled(optimizers.kinds())] | None = None
     """a class of torch.optim that computes the local update, instead of (momentum) SGD"""
     options: dict[str, Any] = Field(default_factory=dict)
     """the optimizer's own arguments besides lr"""
     parameters: dict[str, Any] = Field(default_factory=dict)
     """the method's own besides lr, momentum and weighting, e.g. {delay: 2} of OSGP"""
-
-    @field_validator("name")
-    @classmethod
-    def _known(cls, name: str) -> str:
-        return methods.canonical(name)
-
-    @field_validator("weighting")
-    @classmethod
-    def _one_spelling(cls, text: str) -> str:
-        return weighting.spelled(text)
-
-    @field_validator("optimizer")
-    @classmethod
-    def _as_torch_has_it(cls, name: str | None) -> str | None:
-        return None if name is None else canonical(name, optimizers.kinds())
 
     @model_validator(mode="after")
     def _weighs_as_the_method_does(self) -> "Algorithm":
@@ -298,17 +270,6 @@ def _named(value: Any) -> Any:
 
 Each = Annotated[dict[str, float], BeforeValidator(_named)]
 Times = str | tuple[str, ...]
-#: What to write where a value is of another kind.
-HINTS = {
-    **dict.fromkeys(
-        ("faults.partition", "faults.crash", "faults.leave", "faults.join"),
-        "write NODE@FIRST-UNTIL, e.g. 2@100-200, or 0+1@50",
-    ),
-    **dict.fromkeys(
-        ("faults.straggler", "link.uneven", "link.far"), "name nodes and values, e.g. {3: 5}"
-    ),
-    "faults.churn": "should be [every, down], e.g. [1000, 50]",
-}
 
 
 class Link(_Section):
@@ -388,11 +349,7 @@ class Faults(_Section):
 
     def plan(self, seed: int) -> faults.Plan:
         """The plan; an empty one if nothing fails."""
-        usual = {
-            name: field.get_default(call_default_factory=True)
-            for name, field in type(self).model_fields.items()
-        }
-        given = {k: getattr(self, k) for k in usual if getattr(self, k) != usual[k]}
+        given = self.model_dump(exclude_defaults=True)
         seed, preset = given.pop("seed", seed), given.pop("preset", None)
         trace = given.pop("trace", None)
         if preset is not None:
@@ -432,7 +389,7 @@ class Config(_Section):
     data: Data = Data()
     split: Split = Split()
     model: Model = Model()
-    loss: str | None = None
+    loss: Annotated[str, AfterValidator(own_code.spelled)] | None = None
     """cross-entropy, mse, or your own, FILE.py:function; null: the first for labels, the second for
     floats"""
     algorithm: Algorithm = Algorithm()
@@ -459,17 +416,6 @@ class Config(_Section):
         """ValueError if it names a file to run that the user has not trusted."""
         own_code.refuse_untrusted(self.values, self._trusted)
 
-    @field_validator("loss")
-    @classmethod
-    def _one_spelling(cls, loss: str | None) -> str | None:
-        return None if loss is None else own_code.spelled(loss)
-
-    def changed(self, key: str, value: Any) -> "Config":
-        """With another value of one dotted key."""
-        content = self.model_dump(mode="json")
-        set_value(content, key, value)
-        return parse(content, self._trusted)
-
     @model_validator(mode="after")
     def _restarts_have_a_time(self) -> "Config":
         if self.published.restart and not self.algorithm.schedule.milestones:
@@ -480,87 +426,6 @@ class Config(_Section):
         if self.published.restart and not self.faults.plan(0).empty:
             raise ValueError("published.restart has no faults: leave one of them out")
         return self
-
-
-def read(path: Path | None, overrides: Iterable[str] = (), trust: bool = False) -> Config:
-    """The configuration of a YAML file with `key=value` overrides; ValueError in one line.
-
-    What the overrides name as `FILE.py:name` may be run; what the file names only with `trust`.
-    """
-    content = {} if path is None else mapping(path)
-    typed = [_override(content, override) for override in overrides]
-    return parse(content, trust or typed)
-
-
-def mapping(path: Path | Traversable) -> dict[str, Any]:
-    """What a YAML file holds, unchecked."""
-    text = files.content(path, MOST_BYTES) if isinstance(path, Path) else path.read_bytes()
-    try:
-        content = yaml_value(text) or {}
-    except ValueError as error:
-        raise ValueError(f"{path}: not valid YAML: {error}") from None
-    if not isinstance(content, dict):
-        raise ValueError(f"{path}: a configuration is a mapping of keys to values")
-    return content
-
-
-def parse(content: Mapping[str, Any], trust: bool | Collection[Any] = False) -> Config:
-    """The configuration of a mapping; what is wrong with it is one line.
-
-    Args:
-        content: of sections and keys.
-        trust: whether files that it names as `FILE.py:name` may be run; or the values that may.
-    """
-    try:
-        found = Config.model_validate(content)
-    except ValidationError as error:
-        raise ValueError(one_line(_problem(error.errors()[0]))) from None
-    typed = () if isinstance(trust, bool) else filter(own_code.is_named, map(str, trust))
-    found._trusted = True if trust is True else frozenset(map(own_code.spelled, typed))
-    return found
-
-
-def _problem(error: Any) -> str:
-    """What pydantic found, as one line that says what to write instead."""
-    key = _cut(".".join(str(part) for part in error["loc"] if not _is_choice(part)))
-    given, said = error["input"], str(error["msg"]).removeprefix("Value error, ")
-    shown = _cut(repr(given))
-    match error["type"]:
-        case "extra_forbidden" if key == "sweep":
-            return "this is the file of a sweep: pushsum sweep FILE --into runs/NAME"
-        case "extra_forbidden":
-            close = same_leaf(key) or nearest(key, valid_keys())
-            return f"unknown key {key}: " + (
-                f"did you mean {close}?" if close else f"keys are {_listed(key)}"
-            )
-        case "value_error" if not _several(given):
-            return said
-        case "model_type":
-            first, *more = (k for k in valid_keys() if k.startswith(f"{key}."))
-            named = first.endswith((".name", ".kind"))
-            hint = f"did you mean {first}={_cut(given)}?" if named else ", ".join((first, *more))
-            return f"{key} = {shown}: {key} has keys of its own: {hint}"
-        case _ if key.startswith(tuple(HINTS)):
-            said = next(hint for begin, hint in HINTS.items() if key.startswith(begin))
-        case "tuple_type":
-            return f"{key} = {shown}: should be a list, e.g. {key}=[{_cut(given)}]"
-        case "literal_error":
-            close = nearest(str(given), re.findall(r"'([^']*)'", error["ctx"]["expected"]))
-            said += f" (did you mean {close}?)" * (close is not None)
-    if _several(given):
-        said = "a run has one value; lists are for pushsum sweep"
-    return f"{key} = {shown}: {said.replace('Input should', 'should')}"
-
-
-def _cut(value: Any) -> str:
-    """A value as text, cut where nobody reads on."""
-    text = str(value)
-    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}…"
-
-
-def _several(given: Any) -> bool:
-    """Whether it looks like `a,b,c` of a sweep, and not like `moreau:k=1,v=0.1`."""
-    return isinstance(given, str) and "," in given and not set(":(=") & set(given)
 
 
 def warnings(config: Config) -> list[str]:
@@ -590,100 +455,3 @@ def warnings(config: Config) -> list[str]:
             f"take one of {', '.join(methods.ADAPTIVE)}"
         )
     return found
-
-
-def valid_keys() -> list[str]:
-    """Every key, dotted; sections too."""
-    return [key for key, _ in _fields(Config)]
-
-
-def described() -> Iterator[tuple[str, str, str]]:
-    """(key, default as YAML, meaning) of every key that takes a value."""
-    for key, field in _fields(Config):
-        if _section(field) is None:
-            default = field.get_default(call_default_factory=True)
-            text = yaml.safe_dump(TypeAdapter(Any).dump_python(default, mode="json"))
-            choices = " | ".join(_choices(field.annotation))
-            meaning = "; ".join(words for words in (choices, field.description) if words)
-            yield key, text.splitlines()[0], " ".join(meaning.split())
-
-
-def _fields(section: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
-    for name, field in section.model_fields.items():
-        yield prefix + name, field
-        if inner := _section(field):
-            yield from _fields(inner, f"{prefix}{name}.")
-
-
-def _section(field: FieldInfo) -> type[BaseModel] | None:
-    kind = field.annotation
-    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
-
-
-def _choices(annotation: Any) -> Iterator[str]:
-    if get_origin(annotation) is Literal:
-        yield from get_args(annotation)
-    else:
-        for part in get_args(annotation):
-            yield from _choices(part)
-
-
-def _override(content: dict[Any, Any], override: str) -> Any:
-    """Set what `key=value` says; the value."""
-    key, equals, text = override.partition("=")
-    if not equals or not key:
-        raise ValueError(f"override {override!r}: write key=value, e.g. algorithm.lr=0.1")
-    try:
-        value = yaml_value(text)
-    except ValueError as error:
-        raise ValueError(f"override {_cut(repr(override))}: {error}") from None
-    set_value(content, key, value)
-    return value
-
-
-def set_value(content: dict[Any, Any], key: str, value: Any) -> None:
-    """Set a dotted key of a nested mapping."""
-    *path, leaf = key.split(".")
-    if len(path) > MOST_DEPTH:
-        raise ValueError(f"{_cut(key)}: no key has so many parts")
-    for part in path:
-        content = content.setdefault(part, {})
-        if not isinstance(content, dict):
-            raise ValueError(f"{key}: {part} is a value, not a section")
-    content[leaf] = value
-
-
-def same_leaf(key: str) -> str | None:
-    """The key of another section that ends in the same word; one alone, if a section is given."""
-    section, _, leaf = key.rpartition(".")
-    found = [k for k in valid_keys() if k.rpartition(".")[2] == leaf]
-    return found[0] if found and (len(found) == 1 or not section) else None
-
-
-def bare_key(words: Sequence[str]) -> str | None:
-    """What was probably meant by `epochs 3` among words that should be KEY=VALUE.
-
-    >>> bare_key(["seed=1", "lr", "0.1"]), bare_key(["epochs"]), bare_key(["mine.yaml"])
-    ('lr: did you mean algorithm.lr=0.1?', 'epochs: did you mean epochs=VALUE?', None)
-    """
-    keys = [key for key, _, _ in described()]
-    for word, value in zip(words, [*words[1:], "="], strict=True):
-        key = same_leaf(word)
-        if key in keys:
-            return f"{word}: did you mean {key}={'VALUE' if '=' in value else value}?"
-    return None
-
-
-def _listed(key: str) -> str:
-    prefix = key.rpartition(".")[0]
-    start = f"{prefix}." if prefix else ""
-    here = [k for k in valid_keys() if k.startswith(start) and "." not in k[len(start) :]]
-    return ", ".join(here or valid_keys())
-
-
-def _is_choice(part: object) -> bool:
-    """pydantic names the branch of a union in the path of an error."""
-    return isinstance(part, str) and (part.startswith(("literal[", "function-")) or part in _TYPES)
-
-
-_TYPES = ("int", "float", "str", "bool", "constrained-int", "is-instance[Path]", "path")
