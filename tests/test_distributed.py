@@ -28,6 +28,7 @@ def algorithms():
         "far-first": ps.algorithms.sgap(0.05, ps.weighting.far_first()),
         "S-ADDOPT": ps.algorithms.s_addopt(0.05),
         "QGM": ps.algorithms.qgm(0.05, 0.8, moreau),
+        "Push-Pull": ps.algorithms.push_pull(0.05),
         "own weights": ps.algorithms.sgap(0.05, nearer_gets_less),
     }
 
@@ -171,6 +172,7 @@ LARGE = [
     ("S-ADDOPT", "exponential", (70_000, torch.float64)),  # more than short
     ("SGAP", "random", (70_000, torch.float64, torch.bfloat16)),  # rounded on the wire
     ("S-ADDOPT", "full", (300, torch.float64, torch.float16)),
+    ("Push-Pull", "random", (300, torch.float64, torch.bfloat16)),
 ]
 
 

@@ -9,6 +9,9 @@ import torch
 from torch import nn
 
 import pushsum as ps
+from pushsum.engines.engine import Setup
+from pushsum.engines.simulator import Network
+from pushsum.protocol import Known
 from tests.live import Live
 from tests.ranks import DEADLINE, on_ranks
 
@@ -130,6 +133,18 @@ def test_rounding_on_the_wire_loses_no_mass():
     assert naive > 5e-4
     assert together < 1e-6
     assert apart < 2**-8
+
+
+@pytest.mark.parametrize("method", ["ab", "push_pull", "frost"])
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+def test_nodes_that_agree_lose_nothing_by_pulling_what_was_rounded(method, kind):
+    start = torch.full((3, 4), 1 / 3, dtype=kind)
+    setup = Setup(getattr(ps.algorithms, method)(0.1), ps.topology.full(3), wire=torch.bfloat16)
+    network = Network(setup)
+    now = network.begin(start)
+    for _ in range(10):
+        now = network.advance(now, Known(torch.zeros_like(start)))
+    assert (now.y - start).abs().max() <= torch.finfo(kind).eps
 
 
 # --------------------------------------------------------------------------- memory

@@ -266,8 +266,8 @@ class _Exchange:
             return self.failing.pull(k, value, self._wired(value), some)
         if self._pull is None:
             shares = 1 / self.graph.in_degree.double()
-            self._pull = mixer(self.graph, shares[self.graph.receivers])
-        return self._pull(self._wired(value).to(value.dtype))
+            self._pull = mixer(self.graph, shares[self.graph.receivers], self.wire)
+        return self._pull(value)
 
     def _wired(self, value: Tensor) -> Tensor:
         return value if self.wire is None else value.to(self.wire)

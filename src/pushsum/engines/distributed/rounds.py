@@ -214,7 +214,7 @@ class MessageRound:
             total.copy_(some[0]).mul_(weights[0])
             for part, w in zip(some[1:], weights[1:], strict=True):
                 total.add_(given.copy_(part).mul_(w))
-            if pushed and own.dtype != sent.dtype:  # what rounding took stays here
+            if own.dtype != sent.dtype:  # what rounding took stays here
                 total += own.double() - sent.double()
             piece.copy_(total)
         return held

@@ -264,14 +264,17 @@ class Failing:
 
     def push(self, k: int, value: Tensor, sent: Tensor, some: slice) -> Tensor:
         """What the nodes hold of the k-th pushed value, of which `sent` is on the wire."""
-        total = (self.box or self.mail).vector(k, sent, some, value.dtype)
-        if sent.dtype != value.dtype:
-            total = total + (value.double() - sent.double())
-        return self._frozen(total.to(value.dtype, copy=True), value)
+        return self._held((self.box or self.mail).vector(k, sent, some, value.dtype), value, sent)
 
     def pull(self, k: int, value: Tensor, sent: Tensor, some: slice) -> Tensor:
         """The mean of what the nodes heard, itself among them."""
-        return self._frozen(self.mail.mean(k, value, sent, some).to(value.dtype), value)
+        return self._held(self.mail.mean(k, sent, some, value.dtype), value, sent)
+
+    def _held(self, total: Tensor, value: Tensor, sent: Tensor) -> Tensor:
+        """What rounding took from what is sent stays with its node."""
+        if sent.dtype != value.dtype:
+            total = total + (value.double() - sent.double())
+        return self._frozen(total.to(value.dtype, copy=True), value)
 
     def _frozen(self, new: Tensor, old: Tensor) -> Tensor:
         return new if self.links.everybody else rows(self.links.awake, new, old)

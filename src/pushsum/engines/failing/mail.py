@@ -77,14 +77,14 @@ class Post:
         assert self._push is not None
         return self._of_columns(self._push, "push", k, sent, some, kind)
 
-    def mean(self, k: int, value: Tensor, sent: Tensor, some: slice) -> Tensor:
+    def mean(self, k: int, sent: Tensor, some: slice, kind: torch.dtype) -> Tensor:
         """(n, width) float64, the mean of what they heard of the k-th pulled one, and their own."""
         if self._pull is None:
             self._pull = self._spread(self.links.through.double())
             every = torch.ones(self.links.graph.n, dtype=torch.float64)
             self._heard = self._of_scalars(self._pull, "heard", every)
-        total = self._of_columns(self._pull, "pull", k, sent, some, value.dtype)
-        return (total + value.double()) / (self._heard.to(value.device)[:, None] + 1)
+        total = self._of_columns(self._pull, "pull", k, sent, some, kind)
+        return (total + sent.double()) / (self._heard.to(sent.device)[:, None] + 1)
 
     def finished(self) -> Mail:
         """What it leaves for the next exchange."""
