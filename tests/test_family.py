@@ -491,14 +491,6 @@ def test_personal_models_go_on_over_the_base_they_began_with():
         run(alg.ditto(0.1, base="add-opt"), after=last)
 
 
-@pytest.mark.parametrize("make", [alg.sgp, alg.dextra, alg.push_pull])
-def test_a_schedule_that_gives_no_step_size_is_refused_at_its_step(make):
-    for value in (-0.1, np.nan, np.inf):
-        method = make(lambda t, last=value: 0.1 if t < 3 else last)
-        with pytest.raises(ValueError, match=rf"lr\(3\) = {value}: .* numbers >= 0"):
-            list(ps.iterate(method, "ring", lambda y, t: y, torch.ones(4, 1), 5))
-
-
 def test_what_a_run_lacks_is_one_line():
     x0 = torch.zeros(4, 1)
     ring = ps.topology.ring(4)

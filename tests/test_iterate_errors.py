@@ -64,17 +64,14 @@ def test_what_is_no_record_is_refused():
         ps.iterate(SGP, RING, zeros, torch.zeros(3, 1), 2, after=3)
 
 
-@pytest.mark.parametrize(
-    ("before", "now"),
-    [
-        (ps.algorithms.osgp(0.1, 1), ps.algorithms.osgp(0.1, 2)),
-        (ps.algorithms.pfedme(0.1), ps.algorithms.pfedme(0.1, base="push-diging")),
-    ],
-)
-def test_a_record_of_a_method_with_other_parameters_is_refused(before, now):
-    record = last(before, RING, zeros, torch.zeros(3, 2), 3)
-    with pytest.raises(ValueError, match=f"a record of {now.name} with other parameters"):
-        ps.iterate(now, RING, zeros, torch.zeros(3, 2), 2, after=record)
+def test_a_record_of_a_method_with_other_parameters_is_refused():
+    record = last(ps.algorithms.osgp(0.1, 1), RING, zeros, torch.zeros(3, 2), 3)
+    with pytest.raises(ValueError, match="a record of OSGP with other parameters"):
+        ps.iterate(ps.algorithms.osgp(0.1, 2), RING, zeros, torch.zeros(3, 2), 2, after=record)
+    record = last(ps.algorithms.pfedme(0.1), RING, zeros, torch.zeros(3, 2), 3)
+    other = ps.algorithms.pfedme(0.1, base="push-diging")
+    with pytest.raises(ValueError, match="algorithm pFedMe, not pFedMe over Push-DIGing"):
+        ps.iterate(other, RING, zeros, torch.zeros(3, 2), 2, after=record)
 
 
 @pytest.mark.parametrize(
@@ -193,13 +190,6 @@ def test_a_schedule_that_gives_no_step_size_names_the_step(rate):
     for algorithm in (ps.algorithms.sgp(schedule), ps.algorithms.msgp(schedule, 0.9)):
         with pytest.raises(ValueError, match=r"lr\(3\) = .*: a schedule gives finite numbers >= 0"):
             list(ps.iterate(algorithm, RING, zeros, torch.zeros(3, 1), 3))
-
-
-@pytest.mark.parametrize("function", [None, 3])
-def test_what_is_no_full_gradient_is_refused(function):
-    method = ps.algorithms.push_lsvrg_up(0.1)
-    with pytest.raises(ValueError, match="needs full_gradient, a function of y"):
-        ps.iterate(method, RING, zeros, torch.zeros(3, 1), 2, full_gradient=function)
 
 
 def test_an_optimizer_that_is_none_is_refused():

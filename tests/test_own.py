@@ -381,19 +381,19 @@ def test_three_files_and_three_commands_give_a_table_and_a_report(tmp_path, monk
         elif language == "python":
             exec(content, {})
         elif language == "sh":
-            for command in content.splitlines():
+            for command in content.replace("\\\n", "").splitlines():
                 run_command(command, monkeypatch)
                 count += 1
     assert count == 3
     runs = sorted(path.parent.name for path in tmp_path.glob("runs/plants/*/meta.json"))
-    assert runs == [f"{name}_{seed}" for name in ("S-ADDOPT", "SGAP", "SGP") for seed in range(3)]
+    assert runs == [f"{name}_{seed}" for name in ("Push-Pull", "SGP") for seed in range(3)]
     for name in runs:
         line = training.last_record(tmp_path / "runs" / "plants" / name)
         assert line["test"]["accuracy"] > 0.6
     for name in ("report.html", "table.md", "table.csv"):
         text = (tmp_path / "runs" / "plants" / name).read_text()
         assert "SGP" in text
-        assert "S-ADDOPT" in text
+        assert "Push-Pull" in text
     table = (tmp_path / "runs" / "plants" / "table.md").read_text()
     assert "±" in table
     assert re.search(r"vs best \| −\d\.\d\d \\\[−\d+\.\d\d, [−+]\d+\.\d\d\\\]", table)

@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import pickle
+import re
 import sys
 import tarfile
 import zipfile
@@ -307,9 +308,9 @@ def test_the_commands(pushsum, tmp_path, cache):
         "evaluation.batchnorm=recomputed or model.norm=frozen",
     ]
     _, out, _ = pushsum("weights", "list")
-    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines()]
+    rows = [re.split(r"\s{2,}", line.strip()) for line in out.splitlines()]
     assert ["resnet18", "yes", "a package", "of other images: recompute them"] in rows
-    assert ["resnet50", "no", "", ""] in rows
+    assert ["resnet50", "no"] in rows
     _, out, _ = pushsum("weights", "list", "--json")
     assert [(row["name"], row["ready"]) for row in json.loads(out)] == [
         ("resnet18", True),

@@ -31,7 +31,7 @@ def appearing(path: Path) -> Iterator[IO[bytes]]:
             os.fsync(file.fileno())
         draft.replace(path)
     except OSError as error:
-        if error.filename is None:  # of a full disk
+        if error.errno is not None and error.filename is None:  # of a full disk
             error.filename = str(path)
         raise
     finally:

@@ -192,10 +192,10 @@ def iterate(
     graphs = as_topology(topology, len(x0))
     setup = Setup(algorithm, graphs, rule, every, seed=seed, faults=as_plan(faults))
     network = Network(setup)
-    if algorithm.asks == "full" and not callable(full_gradient):
-        raise ValueError(f"{algorithm.name} needs full_gradient, a function of y")
     if full_gradient is not None and not callable(full_gradient):
         raise ValueError(f"full_gradient = {full_gradient!r}: give a function (y) -> (n, d)")
+    if algorithm.asks == "full" and full_gradient is None:
+        raise ValueError(f"{algorithm.name} needs full_gradient, a function of y")
     if after is None:
         if len(x0) != graphs.n:
             expected = f"({graphs.n}, d): one row for each of {graphs.n} nodes"
