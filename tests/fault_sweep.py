@@ -202,7 +202,7 @@ def tracked(seed: int, steps: int = 24) -> None:
         assert bool(r.y.isfinite().all())
 
 
-def limit(seed: int, kind: torch.dtype = torch.float64, steps: int = 300) -> float:
+def limit(seed: int, kind: torch.dtype = torch.float64, steps: int = 600) -> float:
     """I3: how far the nodes are from the exact average once faults have ceased."""
     rng = np.random.default_rng(seed)
     n = int(rng.integers(2, 6))
